@@ -16,6 +16,10 @@ TORTURE := tests/torture tests/formats/test_native.py tests/change/test_apply.py
 	tests/broker/test_locks.py tests/broker/test_client_decode.py \
 	tests/cli/test_runs.py tests/scenarios/test_file_scenarios.py tests/look tests/broker/test_live.py
 
+# Half a second of each of the thousand processes that the suites start goes into compiling what the one before compiled,
+# where this is set.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs changelog dist lock golden \
 	golden-quick golden-update clean
 

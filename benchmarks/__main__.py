@@ -94,6 +94,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> Iterator[Section]:
         with _stage(plain(500, log_bytes), folder) as stage:
             yield "The log scanned, seconds of a core", *on_spark.scans(stage, runs)
             yield "Checking and rebuilding on Spark", *on_spark.compare_with_recovery(stage, runs)
+            with _stage(many(100), folder) as queues:
+                yield "What a cluster sends to the driver", *on_spark.home(stage, queues, folder)
         sizes = [size for size in _SPARK_SIZES if size <= max(options.sizes)] or options.sizes
         yield "Growing logs on Spark", *on_spark.growth(_growing(sizes, folder), runs)
     if "sql" in chosen:

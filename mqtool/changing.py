@@ -80,8 +80,9 @@ class ChangeChoice(Struct, frozen=True, kw_only=True):
         if self.plan_out is not None:
             folder = save_plan(plan, self.plan_out)
             out.answer(plan_file=str(self.plan_out), plan_folder=None if folder is None else str(folder))
-            beside = f", and its large contents are in the folder {folder}: keep both together" if folder else ""
-            out.say(f"the plan is saved in {self.plan_out}{beside}")
+            beside = _(", and its large contents are in the folder {folder}: keep both together").format(
+                folder=folder) if folder else ""
+            out.say(_("the plan is saved in {file}").format(file=self.plan_out) + beside)
 
 
 class ZoneChoice(Struct, frozen=True, kw_only=True):
@@ -147,7 +148,7 @@ def ask(question: str, *, yes: bool) -> None:
 def say_owner(out: Printer, owner: Owner | None) -> None:
     """Say as which user root writes, if not as root."""
     if owner is not None:
-        out.say(f"the store belongs to {clean(owner)}, and is changed as that user, not as root")
+        out.say(_("the store belongs to {owner}, and is changed as that user, not as root").format(owner=clean(owner)))
 
 
 def show_room(out: Printer, root: Path, plan: Plan, journal: Path | None) -> None:
@@ -157,13 +158,14 @@ def show_room(out: Printer, root: Path, plan: Plan, journal: Path | None) -> Non
     out.answer(room=to_builtins(rooms))
     typed = {str(root.absolute()): f"{root}/{JOURNAL_DIR}", str(root.absolute() / JOURNAL_DIR): f"{root}/{JOURNAL_DIR}"}
     out.show(*(Text(room_text(room, typed.get(room.place, room.place))) for room in rooms))
-    check_space(root.absolute(), plan, journal)
+    check_space(rooms)
 
 
 def say_undo_data(out: Printer, run: RunInfo | None) -> None:
     """Say where the undo data of a run are, if not in the store."""
     if run is not None and run.undo_data is not None:
-        out.say(f"the undo data of this run are in {run.undo_data}: undo and resume look for them there")
+        out.say(_("the undo data of this run are in {place}: undo and resume look for them there").format(
+            place=run.undo_data))
 
 
 @contextmanager
@@ -174,6 +176,7 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
         yield {"progress": steps, "interrupted": interrupted}
 
 
+@kept_open()
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
     known: KnownLog | None = None, after_verify: Callable[[Reading], None] | None = None, undo: bool = True,
@@ -286,15 +289,16 @@ class Change(Struct):
             except Refusal as refusal:
                 if not dry:
                     raise
-                out.say(f"this plan would be refused now: {refusal.message}. {refusal.remedy}")
+                out.say(_("this plan would be refused now: {reason}").format(
+                    reason=f"{refusal.message}. {refusal.remedy}"))
         if dry:
             out.summary(_("Dry run, nothing was written: {steps} planned, {losses}").format(
                 steps=count(len(plan.steps), "step"), losses=losses(made)),
                         next_steps(out.scene("planned", code, plan=choice.plan_out, changes=out.command,
                                              mendable=made.mendable_messages)))
             return code
-        ask(f"Make a recovered copy in {clean(self.output)}?" if self.output else f"Change {clean(root)} as shown?",
-            yes=choice.consent.yes)
+        question = N_("Make a recovered copy in {place}?") if self.output else N_("Change {place} as shown?")
+        ask(_(question).format(place=clean(self.output or root)), yes=choice.consent.yes)
         with new_folder(self.output) if self.output is not None else nullcontext() as tree:
             if tree is not None:
                 store, plan = self._copied(store, plan, tree.path)
@@ -343,8 +347,8 @@ class Change(Struct):
         if seen is None:
             steps = tuple(step for step in plan.steps if step.file != store.relative(store.abort_path))
             plan = structs.replace(plan, steps=steps)
-            out.say("a broker runs on this store: its abort file stays, and nothing is changed; the "
-                    "plan is for the store as it was when the command began")
+            out.say(_("a broker runs on this store: its abort file stays, and nothing is changed; the plan is for the "
+                      "store as it was when the command began"))
         made.assumed_settings = assumed_sizes(store, plan)
         made.assumptions += assumptions_of(made.assumed_settings)
         made.assumptions += [f"the records of {item.file} belong to this log, for which there is no other evidence"
@@ -377,7 +381,7 @@ class Change(Struct):
             out.answer(placed=placed)
         if made.abort_stays_for and store.has_abort:
             parts = ", ".join(made.abort_stays_for)
-            out.say(f"abort stays: the broker's own recovery must still process {parts}")
+            out.say(_("abort stays: the broker's own recovery must still process {parts}").format(parts=parts))
         self.choice.save(out, plan)
         return plan
 

@@ -15,7 +15,7 @@ from msgspec import Struct, field, structs
 
 from mqtool import exits
 from mqtool.text import count
-from mqtool.words import N_, _, listed, told
+from mqtool.words import N_, _, listed, retold, told
 from recover.findings.model import CODES, COPY, READS, copy_command, filled, shell_line, without_secrets
 from recover.findings.store_codes import DLEDGER_LOG, GUESS, PARTLY_KEPT, QUEUE_DATABASE
 
@@ -249,8 +249,8 @@ def _start(scene: Scene) -> list[Step]:
     for guess in scene.named(GUESS, PARTLY_KEPT):
         how = N_("after you completed {file}, which mqtool guessed") if guess.code == GUESS else \
             N_("after you completed {file}, of which mqtool kept what could be read")
-        why = f"{_(how).format(file=guess.file)}; {why}"
-    return [*map(scene.remedy, scene.named(_ASKS)), Step(START_BROKER, f"{listed(parts)}; {why}")]
+        why = _("; ").join([_(how).format(file=guess.file), why])
+    return [*map(scene.remedy, scene.named(_ASKS)), Step(START_BROKER, _("; ").join([listed(parts), why]))]
 
 
 def _dry_runs(scene: Scene) -> list[Step]:
@@ -286,10 +286,10 @@ def _start_restores(scene: Scene) -> list[Step]:
     """What a kill leaves is completed by the next start, as after every crash; a repair is the alternative."""
     assert scene.start is not None
     (step,) = [step for step in _start(scene) if step.command == START_BROKER]
-    with_conf = step.why.rpartition("; ")[0]
+    with_conf = step.why.rpartition(_("; "))[0]
     restores = _("the start itself restores what the kill left, at no cost (broker {broker})").format(
         broker=scene.start.prediction.broker)
-    return [Step(START_BROKER, f"{with_conf}; {restores}"),
+    return [Step(START_BROKER, _("; ").join([with_conf, restores])),
             scene.dry_run("the same before the start: shows what a repair would change; writes nothing")]
 
 
@@ -342,7 +342,9 @@ def _not_yet(scene: Scene, answer: Answer) -> list[Step]:
     """What predict would say after a change that leaves a start out of the question. Of its steps only the work for a
     person: a second recover would have nothing to do."""
     steps = _as_predicted(scene, answer)
-    cause = answer.reason or "; ".join(item.message for item in answer.leads() if item.bits & exits.MESSAGES)
+    leads = answer.leads()
+    cause = retold(answer.reason, leads) if answer.reason else _("; ").join(
+        told(item)[0] for item in leads if item.bits & exits.MESSAGES)
     return [step for step in steps if not step.command.startswith("mqtool")] or [
         Step(NO_START, scene.given.fill(_("broker {broker}: {cause}").format(
             broker=answer.prediction.broker, cause=cause)))]

@@ -31,7 +31,7 @@ from mqtool import exits, version
 from mqtool.declared import OutputOptions
 from mqtool.next_steps import NOTHING_GIVEN, Given, Scene, Step
 from mqtool.text import clean, count, human_seconds, human_size, middle
-from mqtool.words import _, listed, told
+from mqtool.words import N_, _, listed, retold, told
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, FindingList, shell_line, without_secrets
 
@@ -48,7 +48,7 @@ _LONG, _SHORT = 40, 24
 """Names of more characters than the first are shortened to the second where a table is too wide."""
 _QUOTED = re.compile(r"`((?:mqtool|\{typed\}|\{again\})[^`]*)`")
 _PADDING = re.compile(r" +(?=\n)")
-_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
+_STYLES = {N_("error"): "bold red", N_("warning"): "yellow", N_("info"): "dim"}
 _CLOCK_OF_FILES = 5
 """CLOCK_REALTIME_COARSE, for which Python has no name: file times come from it, other clocks are ms ahead."""
 
@@ -69,7 +69,7 @@ Shown = Text | Table
 
 def table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] = (), most: int | None = None,
-    of: int | None = None, rest: str = "--json shows all",
+    of: int | None = None, rest: str = N_("--json shows all"),
 ) -> Table:
     """A table; a column named `>x` is right-aligned, `*x` takes the remaining width.
 
@@ -79,7 +79,7 @@ def table(
     shown = list(rows)
     hidden = 0 if most is None else (len(shown) if of is None else of) - most
     if hidden > 0:
-        words = Text(f"… {hidden:,} more: {rest}", style="dim")
+        words = Text(_("… {n:,} more: {where}").format(n=hidden, where=_(rest)), style="dim")
         shown = [*shown[:most], [words, *[Text("")] * (len(columns) - 1)]]
     return Table(title, columns, shown)
 
@@ -89,7 +89,7 @@ def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
 
 
 def severity_text(severity: str, text: str = "") -> Text:
-    return Text(clean(text or severity), style=_STYLES[severity])
+    return Text(clean(text or _(severity)), style=_STYLES[severity])
 
 
 def findings_table(findings: Iterable[Finding], given: Given, most: int | None = None) -> Table:
@@ -109,9 +109,10 @@ def findings_table(findings: Iterable[Finding], given: Given, most: int | None =
                 what.append("\n→ " + remedy, style="dim")
             rows.append((severity_text(item.severity), severity_text(item.severity, item.code), _place(item), what))
         if len(shown) < len(items):
-            rows.append(("", Text(items[0].code, style="dim"), Text(f"… {len(items) - len(shown):,} more", style="dim"),
-                         Text(f"the last: {_place(items[-1])}\n--max-findings N or --findings-out FILE shows all",
-                              style="dim")))
+            more = _("… {n:,} more").format(n=len(items) - len(shown))
+            rows.append(("", Text(items[0].code, style="dim"), Text(more, style="dim"), Text(_(
+                "the last: {place}\n--max-findings N or --findings-out FILE shows all").format(
+                    place=_place(items[-1])), style="dim")))
     return Table("findings", ["", "code", "where", "*problem and remedy"], rows)
 
 
@@ -133,7 +134,7 @@ def _by_code(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
 
 
 def _place(item: Finding) -> str:
-    return clean(item.file or "the store") + ("" if item.offset is None else f" @ {item.offset:,}")
+    return clean(item.file or _("the store")) + ("" if item.offset is None else f" @ {item.offset:,}")
 
 
 # --- drawing -------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def cell(value: object) -> Text:
     if value is None:
         return Text("-", style="dim")
     if isinstance(value, bool):
-        return Text("yes" if value else "no")
+        return Text(_("yes" if value else "no"))
     return Text(f"{value:,}" if isinstance(value, int) else clean(value))
 
 
@@ -355,7 +356,7 @@ class Printer:
             failure = failure._replace(remedy="The store was not changed; `{typed}` starts again.")
         # our commands are in backticks; whole sentences before the first one are work for a person, and come first
         commands = _QUOTED.findall(failure.remedy)
-        sentences, stop, _ = failure.remedy.partition("`")[0].rpartition(". ")
+        sentences, stop, _rest = failure.remedy.partition("`")[0].rpartition(". ")
         by_hand = sentences + stop.rstrip() if commands else failure.remedy
         self._steps = [Step(self._complete(way), failure.message) for way in (by_hand, *commands) if way]
         failure = failure._replace(remedy=self._complete(failure.remedy))
@@ -427,7 +428,7 @@ class Printer:
                 self.show(item)
         if most is not None and most < len(findings):
             hidden = count(len(findings) - most, "more finding")
-            self.show(Text(f"… and {hidden}: --findings-out FILE writes all.", style="dim"))
+            self.show(Text(_("… and {findings}: --findings-out FILE writes all.").format(findings=hidden), style="dim"))
 
     def _print_summary(self, code: int) -> None:
         style = "bold red" if code & ~(exits.CORRECTED | exits.DERIVED) else \
@@ -455,13 +456,19 @@ class Printer:
 
     def _complain(self, failure: exits.Failure) -> None:
         name = f"mqtool {self.command}" if self.command else "mqtool"
-        lines = [Text.assemble((f"{name}: ", "bold"), (clean(failure.message), "bold red"),
-                               (f" (exit {failure.code}: {', '.join(exits.names(failure.code))})", "dim"))]
-        lines += [Text(clean(failure.remedy))] if failure.remedy else []
-        # the report quotes content of the store only inside the traceback, so cleaning line by line is safe
-        lines += [Text(clean(line)) for line in failure.detail.splitlines()]
+        message = self.given.fill(retold(failure.message, self.findings))
+        lines = [Text.assemble((f"{name}: ", "bold"), (clean(message), "bold red"),
+                               (f" ({_('exit')} {failure.code}{_(': ')}"
+                                f"{listed(map(_, exits.names(failure.code)))})", "dim"))]
+        remedies = (told(item)[1] for item in self.findings if self.given.fill(item.remedy) == failure.remedy)
+        remedy = self.given.fill(next(remedies, "")) or retold(failure.remedy)
+        lines += [Text(clean(remedy))] if remedy else []
+        console = self.stderr_console()
         for line in lines:
-            self.stderr_console().print(line, soft_wrap=True)
+            console.print(line, soft_wrap=not console.is_terminal)
+        # the report quotes content of the store only inside the traceback, so cleaning line by line is safe
+        for text in failure.detail.splitlines():
+            console.print(Text(clean(text)), soft_wrap=True)
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:

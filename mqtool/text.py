@@ -6,7 +6,7 @@ import unicodedata
 from datetime import datetime
 
 from formats import sysflag
-from mqtool.words import counted
+from mqtool.words import _, counted
 from recover.findings.model import count as count_in_english
 
 # Categories that move the cursor, hide or reorder text: controls, formats (bidi overrides, zero
@@ -68,7 +68,7 @@ def exact_size(size: int) -> str:
 def human_time(milliseconds: int) -> str:
     """A store timestamp in local time with its zone; a value outside of the calendar stays a number."""
     if milliseconds <= 0:
-        return "never" if milliseconds == 0 else str(milliseconds)
+        return _("never") if milliseconds == 0 else str(milliseconds)
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000).astimezone()
     except (OverflowError, ValueError, OSError):

@@ -27,20 +27,20 @@ from mqtool.options import command, flag, option
 from mqtool.printer import Printer, facts, outside_store
 from mqtool.screens.verdict import delivers_line
 from mqtool.text import clean, count, human_size
-from mqtool.words import _
+from mqtool.words import _, retold
 from recover.broker.settings import BrokerSettings
 from recover.change.copy_store import check_target, sources_of
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan
-from recover.check import log as check_log
 from recover.check.report import VerifyReport
 from recover.export.joined import joined
 from recover.export.select import Wanted
 from recover.export.sources import Scanned, open_sources, scan_source
 from recover.findings.code import UsageRefusal
 from recover.log.scan import LocalEngine
-from recover.predict.delivers import Books, keeps_for_later
+from recover.predict.delivers import keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
+from recover.predict.start import Starts
 from recover.reading.facts import ScanOptions
 from recover.reading.further import Further
 from recover.reading.reading import Reading
@@ -163,7 +163,8 @@ def recover(
         out.answer(groups_after=rows, delivers_after=delivers)
         skips, again = (sum(row[name] or 0 for row in rows) for name in ("skips", "again"))
         if skips or again:
-            out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: see mqtool groups")
+            out.say(_("consumer groups will skip {messages} and get {again:,} again: see mqtool groups").format(
+                messages=count(skips, "message"), again=again))
         before, after = (delivers_line(some) for some in (waiting["before"][1], delivers))
         if after:
             out.say(_("the start will {what}; before the repair it would {before}").format(what=after, before=before)
@@ -212,14 +213,16 @@ def _carved(out: Printer, change: ChangeChoice, how: RecoverChoice, target: Path
     assumed = [f"--mapped-file-size {size}: a log file has that length"] if is_guess else []
     out.answer(mode=None, policy=None, start_file=None, plan=None, applied=False, journal=None, output=str(target),
                messages=found, left_out=left, assumptions=assumed, verify=None)
-    out.say(*(f"assumed: {line}" for line in assumed))
+    out.say(*(_("assumed: {text}").format(text=retold(line)) for line in assumed))
     if left:
-        out.say(f"{count(left, 'record')} claim places that others claim, too, and are left out")
+        out.say(_("{records} claim places that others claim, too, and are left out").format(
+            records=count(left, "record")))
     if change.consent.dry_run:
         out.summary(_("Dry run, nothing was written: {found} would be put together").format(
             found=count(found, "message")))
         return exits.CLEAN
-    ask(f"Make a store of {count(found, 'message')} in {clean(target)}?", yes=change.consent.yes)
+    ask(_("Make a store of {messages} in {place}?").format(messages=count(found, "message"), place=clean(target)),
+        yes=change.consent.yes)
     with out.progress("writing", scanned.source.size) as progress, exits.between_steps() as interrupted:
         made = write_store(
             scanned, Wanted(include=frozenset({"system"})), target, ScanOptions(engine=LocalEngine(
@@ -241,7 +244,7 @@ def _fetched(out: Printer, change: ChangeChoice, target: Path) -> ChangeChoice:
                            "it is. Without --dry-run it is fetched; then the plan is shown, and you are asked.")
     change.check(target)  # before the fetch, which may take hours
     copy_with_progress(out, [(change.store.root, ".")], target, "fetching")
-    out.say(f"fetched into {clean(target)}; this copy is the store from here on")
+    out.say(_("fetched into {place}; this copy is the store from here on").format(place=clean(target)))
     out.given = Given(str(target), out.given.options, copy=True)
     out.answer(output=str(target))
     return structs.replace(change, store=structs.replace(change.store, store=str(target)))
@@ -252,8 +255,7 @@ def _waiting(analysis: Reading, settings: BrokerSettings) -> tuple[list[dict[str
     offsets = has_offsets(analysis.store)
     if not offsets and not keeps_for_later(analysis.log):
         return [], []
-    books = Books(analysis.store, analysis.by_names, analysis.topics, check_log.now_ms())
-    found = groups_of(analysis, settings, books=books)
+    found = groups_of(analysis, settings, delivers_at=Starts.on(analysis).now)
     return to_builtins(found.rows) if offsets else [], found.prediction.json()["delivers"]
 
 
@@ -372,7 +374,8 @@ def _rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice, options: R
     check_target(sources_of(store), output)
     out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
     if change.consent.dry_run:
-        out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",
+        out.summary(_("Dry run, nothing was written: {parts} would be built in {place}").format(
+            parts=names, place=what.output),
                     next_steps(out.scene("planned")))
         return exits.CLEAN
     place = what.output
@@ -384,6 +387,7 @@ def _rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice, options: R
                verify={**done.before.json(), "exit_code": done.findings.bits})
     out.show(facts("", [("built", names), ("from", change.store.store), ("in", place)]))
     bits = done.findings.bits
-    out.summary(f"{count(len(done.files), 'file')} written to {place}, {human_size(done.size)}, read back and "
-                "compared with the log", next_steps(out.scene("checked", bits)) if bits else ())
+    out.summary(_("{files} written to {place}, {size}, read back and compared with the log").format(
+        files=count(len(done.files), "file"), place=place, size=human_size(done.size)),
+        next_steps(out.scene("checked", bits)) if bits else ())
     return bits | (exits.CORRECTED if done.corrected else 0)

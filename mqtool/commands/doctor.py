@@ -17,7 +17,7 @@ from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import start_line, verify_line
 from mqtool.text import clean, count
-from mqtool.words import N_, _, told
+from mqtool.words import N_, _, retold, told
 from recover.check.report import verify
 from recover.findings.model import Finding
 from recover.look.store import settings_of
@@ -58,11 +58,12 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
                  for item in matters],
         more=more,
     )
+    shown = {**start, "reason": retold(answer.reason or "", [*answer.findings, *checked.findings])}
     word, style = (N_("CANNOT SAY"), "bold yellow") if unknown else \
         (N_("YES"), "bold green") if answer.may_start else (N_("NO"), "bold red")
     question = _("May {broker} start on it?").format(broker=answer.prediction.broker)
     out.show(Text.assemble((f"{question} ", "bold"), (_(word), style)),
-             Text(clean(start_line(start, answer.exit_code))))
+             Text(clean(start_line(shown, answer.exit_code))))
     rows = [(Text(item.code), clean(out.given.fill(told(item)[0]))) for item in matters]
     if rows:
         hidden = _(" ({n} more: mqtool verify lists all)").format(n=count(more, "code")) if more else ""
@@ -70,7 +71,7 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     scene = out.scene("asked", checked.exit_code, findings=[*checked.findings], damaged=answer.damaged,
                       unread=checked.unread, start=answer)
     steps = next_steps(scene) or [Step(out.given.line("verify"), "reports every problem")]
-    out.summary(verify_line(checked.json(), code), steps)
+    out.summary(verify_line(checked.json(), code & ~exits.MESSAGES | checked.exit_code, start=code), steps)
     return code
 
 

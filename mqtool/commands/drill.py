@@ -23,6 +23,7 @@ from mqtool.options import (
 )
 from mqtool.printer import Printer, Text, table, to_json
 from mqtool.text import count
+from mqtool.words import _
 from recover.change import disk
 from recover.change.copy_store import check_target, new_folder, sources_of
 from recover.drill import DRILLS, rehearse
@@ -80,8 +81,10 @@ def drill(
     changes = [[change.file, change.offset, change.what] for change in done.changes[:_SHOWN]]
     out.show(table("changes of the copy", ["file", ">offset", "*what"], changes))
     if len(done.changes) > _SHOWN:
-        out.show(Text(f"… and {count(len(done.changes) - _SHOWN, 'more change')}: {note} lists all"))
+        out.show(Text(_("… and {changes}: {file} lists all").format(
+            changes=count(len(done.changes) - _SHOWN, "more change"), file=note)))
     given = out.given.of_copy(copy_to)
-    out.summary(f"{copy_to} is a copy of {store} with {count(len(done.changes), 'change')}: {DRILLS[name].summary} "
-                f"{note} records the changes", next_steps(out.scene("inspected", given=given)))
+    out.summary(_("{copy} is a copy of {store} with {changes}: {what} {file} records the changes").format(
+        copy=copy_to, store=store, changes=count(len(done.changes), "change"), what=DRILLS[name].summary, file=note),
+                next_steps(out.scene("inspected", given=given)))
     return exits.CLEAN

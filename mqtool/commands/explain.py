@@ -60,10 +60,10 @@ def _log(out: Printer, path: Path) -> None:
         out.show(table("", ["what", ">lines", "last", "*file", ">offset", "*meaning"], rows))
     lines = count(found.lines, "line")
     if not documents and not found.recognized:
-        out.summary(f"{lines}: none is recognized as a broker's: nothing is known of the store")
+        out.summary(_("{lines}: none is recognized as a broker's: nothing is known of the store").format(lines=lines))
     elif not documents or documents[0]["rank"] == NOTE:
         given = Given(found.store or "STORE")
-        out.summary(f"{lines}: no sign of damage",
+        out.summary(_("{lines}: no sign of damage").format(lines=lines),
                     [Step(given.line("verify"), "checks every byte, not only what the broker noticed")])
     else:
         several = len({item.store for item in found.seen}) > 1
@@ -86,13 +86,14 @@ def _occurrence(item: Occurrence) -> dict[str, Any]:
 
 def _worst(worst: dict[str, Any], *, several: bool) -> tuple[str, list[Step]]:
     """The summary and the next steps of what a log says first; `several`: it speaks of more than one store."""
-    place = f" in {worst['file']}" if worst["file"] else f" in the store {worst['store']}" if several else ""
-    place += f" at offset {worst['offset']} of the log" if worst["offset"] is not None else ""
-    last = worst["last_time"] or f"line {worst['last_line']}"
+    place = _(" in {file}").format(file=worst["file"]) if worst["file"] else \
+        _(" in the store {store}").format(store=worst["store"]) if several else ""
+    place += _(" at offset {offset} of the log").format(offset=worst["offset"]) if worst["offset"] is not None else ""
+    last = worst["last_time"] or _("line {n}").format(n=worst["last_line"])
     steps = [Step(line, worst["meaning"]) for line in worst["then"]]
     if worst["code"]:
         steps.append(Step(f"mqtool explain {worst['code']}", "meaning, cause and remedy"))
-    return f"{worst['meaning'].partition('. ')[0].rstrip('.')}{place} (last at {last})", steps
+    return worst["meaning"].partition(". ")[0].rstrip(".") + place + _(" (last at {time})").format(time=last), steps
 
 
 def _document(item: Code | Reason) -> dict[str, Any]:
@@ -112,7 +113,8 @@ def _list(out: Printer) -> None:
     out.show(table("findings", ["code", "severity", ">exit", "*meaning"], rows))
     reasons = ((name, _(reason.meaning)) for name, reason in sorted(REASONS.items()))
     out.show(table("reasons of damage, which findings of the log name", ["reason", "*meaning"], reasons))
-    out.summary(f"{len(CODES)} codes, {len(REASONS)} reasons of damage; mqtool explain NAME describes one")
+    out.summary(_("{codes} codes, {reasons} reasons of damage; mqtool explain NAME describes one").format(
+        codes=len(CODES), reasons=len(REASONS)))
 
 
 def _one(out: Printer, name: str) -> None:

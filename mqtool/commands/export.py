@@ -20,6 +20,7 @@ from mqtool.next_steps import Given, Step
 from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argument, command, flag, option, parse_size
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
+from mqtool.words import N_, _
 from recover.export.damaged import damaged_messages
 from recover.export.joined import joined
 from recover.export.messages import Counts, count_key
@@ -211,7 +212,8 @@ def export(
                 writer.close()
         except exits.Stopped:
             if keeps:
-                out.say(f"{target}.part holds the export so far: the same command with --resume continues it")
+                out.say(_("{file}.part holds the export so far: the same command with --resume continues it").format(
+                    file=target))
             raise
     return run.conclude(target, where.format)
 
@@ -283,9 +285,9 @@ def _into(
                damaged_ranges=None, assumptions=[])
     columns = ["*store", ">files read", ">unchanged", ">messages read", ">messages", ">checksum fails"]
     out.show(table("stores", columns, [tuple(row.values()) for row in stores], _SHOWN, len(stores)))
-    out.summary(
-        f"{count(messages, 'message')} ({human_size(size)} of log) of {count(len(made.read), 'log file')} written to "
-        f"{where.into}; {len(made.files) - len(made.read):,} unchanged and not read", clean=False)
+    out.summary(_("{messages} ({size} of log) of {files} written to {place}; {n:,} unchanged and not read").format(
+        messages=count(messages, "message"), size=human_size(size), files=count(len(made.read), "log file"),
+        place=where.into, n=len(made.files) - len(made.read)), clean=False)
     return exits.CLEAN
 
 
@@ -358,9 +360,10 @@ class Reading:
             raise UsageRefusal("--lost-by needs a store", "Name the store root: a start depends on all of it.")
         broker = structs.replace(self.broker, broker=self.lost_by)
         settings, self.assumed = settings_of(source.store, *broker.said)
-        prediction = predict(source.store, scanned.by_names, settings, counted=False)
+        prediction = predict(source.store, scanned.by_names, settings, counted=False, rights=False)
         if not prediction.starts:
-            self.out.say(f"Broker {prediction.broker} would not start and therefore cut nothing: {prediction.reason}")
+            self.out.say(_("Broker {broker} would not start and therefore cut nothing: {reason}").format(
+                broker=prediction.broker, reason=prediction.reason))
             return FOREVER
         return prediction.cut_at
 
@@ -437,8 +440,8 @@ class _Export(Reading):
         self.damaged_ranges = len(scanned.log.damaged)
         self.counts, self.size = made.topics, made.size
         if made.bridged:
-            self.notes.append(f"{count(made.bridged, 'place')} of left-out or lost messages: markers keep "
-                                 "them, and consumers get the previous message again")
+            self.notes.append(_("{places} of left-out or lost messages: markers keep them, and consumers get the "
+                                "previous message again").format(places=count(made.bridged, "place")))
         if made.batch:
             self.notes.append(f"the first start of a broker writes the batch queues of {', '.join(made.batch)}: abort, "
                               "and no checkpoint, have it read the whole log (from 5.4.0 on at most "
@@ -468,8 +471,9 @@ class _Export(Reading):
             topics.setdefault(topic, {})[kind] = number
         steps = self._unknown_topics(topics)
         if self.damaged_ranges and not self.damaged:
-            more = "--damaged exports the legible parts" if self.stores() else "no intact record is there"
-            self.notes.append(f"{count(self.damaged_ranges, 'damaged range')} of the log: {more}")
+            more = N_("--damaged exports the legible parts") if self.stores() else N_("no intact record is there")
+            self.notes.append(_("{ranges} of the log: {more}").format(
+                ranges=count(self.damaged_ranges, "damaged range"), more=_(more)))
         self.out.answer(
             output=None if target is None else str(target), format=form, messages=total, bytes=self.size,
             topics={topic: sum(kinds.values()) for topic, kinds in topics.items()}, kinds=topics,
@@ -482,6 +486,8 @@ class _Export(Reading):
             rows = [(topic, *(topics[topic].get(kind, 0) for kind in kinds)) for topic in most_first]
             self.out.show(table("messages by topic", ["topic", *(f">{kind}" for kind in kinds)], rows, most=_SHOWN))
         self.out.say(*self.notes)
-        self.out.summary(f"{count(total, 'message')} ({human_size(self.size)} of log) written to {target or 'stdout'}"
-                         + (", but NOT everything could be read" if self.incomplete else ""), steps, clean=False)
+        line = _("{messages} ({size} of log) written to {place}").format(
+            messages=count(total, "message"), size=human_size(self.size), place=target or "stdout")
+        self.out.summary(line + (_(", but NOT everything could be read") if self.incomplete else ""), steps,
+                         clean=False)
         return exits.OPERATIONAL if self.incomplete else exits.CLEAN

@@ -16,6 +16,7 @@ from mqtool.options import StoreChoice, command, flag, option
 from mqtool.printer import Printer, Table, Text, facts, table
 from mqtool.screens.verdict import progress_rows
 from mqtool.text import body_text, clean, count, exact_size, flag_text, human_size, human_time, properties_text
+from mqtool.words import N_, _, listed, retold
 from recover.broker.versions import BrokerVersion
 from recover.check.report import first_findings
 from recover.findings.code import UsageRefusal
@@ -71,12 +72,13 @@ def inspect(
 
 _TOPICS = 15
 _STATES = {
-    "clean": ("stopped cleanly", "green"), "unclean": ("NOT stopped cleanly: the abort file is present", "bold yellow"),
-    "running": ("held now", "bold yellow"),
-    "unknown": ("unknown: there is neither an abort file nor a checkpoint", "yellow"),
+    "clean": (N_("stopped cleanly"), "green"),
+    "unclean": (N_("NOT stopped cleanly: the abort file is present"), "bold yellow"),
+    "running": (N_("held now"), "bold yellow"),
+    "unknown": (N_("unknown: there is neither an abort file nor a checkpoint"), "yellow"),
 }
-_PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by this version", "own": "mqtool's own",
-                "unknown": "unknown to mqtool", "missing": "missing"}
+_PART_STATES = {"read": "", "listed": N_("listed only"), "not-read": N_("not read by this version"),
+                "own": N_("mqtool's own"), "unknown": N_("unknown to mqtool"), "missing": N_("missing")}
 
 
 def _show_store(out: Printer, choice: StoreChoice) -> int:
@@ -96,7 +98,7 @@ def _show_store(out: Printer, choice: StoreChoice) -> int:
         out.show(_topics(report))
     bad = [item for item in report.config if item.state != "whole"]
     if bad:
-        rows = ((item.name, Text(item.state, style="bold yellow"), item.backup, item.if_lost) for item in bad)
+        rows = ((item.name, Text(_(item.state), style="bold yellow"), _(item.backup), _(item.if_lost)) for item in bad)
         out.show(table("incomplete config files", ["file", "state", ".bak", "*if lost"], rows))
     out.show(_starts(report))
     gone = any(item.code == NO_LOG for item in found)
@@ -107,36 +109,40 @@ def _show_store(out: Printer, choice: StoreChoice) -> int:
 def _head(store: Store, report: StoreReport) -> Table:
     state = report.exit_state
     words, style = _STATES[state.verdict]
-    holder = f" by {state.lock_holder_is}" if state.lock_holder_is else ""
-    was = f" (its process was {state.abort_pid})" if state.abort_pid is not None and state.abort else ""
-    evidence = "; ".join(f"{item.why} ({item.release})" for item in report.generation.evidence[:4])
+    holder = _(" by {who}").format(who=state.lock_holder_is) if state.lock_holder_is else ""
+    was = _(" (its process was {pid})").format(pid=state.abort_pid) if state.abort_pid is not None and state.abort \
+        else ""
+    evidence = "; ".join(f"{retold(item.why)} ({item.release})" for item in report.generation.evidence[:4])
     whole = sum(item.state == "whole" for item in report.config)
-    config = f"{whole} of {count(len(report.config), 'file')} complete" if report.config else \
-        "no file" if store.config_dir.exists() else "missing"
+    config = _("{whole} of {files} complete").format(whole=whole, files=count(len(report.config), "file")) \
+        if report.config else _("no file" if store.config_dir.exists() else "missing")
     sizes = report.sizes
     log = _size(sizes["mapped_file_size"], report.elsewhere.get(COMMITLOG), told=bool(store.commitlog.file_size))
     queue = _size(sizes["queue_file_size"], report.elsewhere.get(CONSUMEQUEUE), told=store.queue_file_size_is_told)
-    index = f"{sizes['index_slots']:,} slots, {sizes['index_entries']:,} entries" if sizes["index_slots"] else "unknown"
+    index = _("{slots:,} slots, {entries:,} entries").format(
+        slots=sizes["index_slots"], entries=sizes["index_entries"]) if sizes["index_slots"] else _("unknown")
+    lock = N_("there, held") if state.lock_holder is not None else \
+        N_("there, not held") if state.lock_file else N_("none")
     return facts("", [
         ("store", report.root),
-        ("last stop", Text(words + holder + was, style=style)),
-        ("lock file", "there, held" if state.lock_holder is not None else
-         "there, not held" if state.lock_file else "none"),
-        ("written by", f"{report.generation.at_least} or later: {evidence or 'no trace of a later one'}"),
-        ("file sizes", f"log {log}, queue {queue}, index {index}"),
+        ("last stop", Text(_(words) + holder + was, style=style)),
+        ("lock file", _(lock)),
+        ("written by", _("{release} or later: {evidence}").format(
+            release=report.generation.at_least, evidence=evidence or _("no trace of a later one"))),
+        ("file sizes", _("log {log}, queue {queue}, index {index}").format(log=log, queue=queue, index=index)),
         ("config", config),
     ])
 
 
 def _size(size: int | None, held: Elsewhere | None, *, told: bool) -> str:
     if size is None:
-        return "unknown" if held is None else f"unknown ({held.what}, not read)"
-    return human_size(size) + ("" if told else " (assumed)")
+        return _("unknown") if held is None else _("unknown ({what}, not read)").format(what=held.what)
+    return human_size(size) + ("" if told else _(" (assumed)"))
 
 
 def _parts(report: StoreReport) -> Table:
-    rows = [(part.path, part.files, human_size(part.size), human_size(part.on_disk), part.what,
-             Text(_PART_STATES[part.state], style="yellow" if part.state in ("not-read", "missing") else "dim"))
+    rows = [(part.path, part.files, human_size(part.size), human_size(part.on_disk), _(part.what),
+             Text(_(_PART_STATES[part.state]), style="yellow" if part.state in ("not-read", "missing") else "dim"))
             for part in report.parts if part.state != "missing" or part.name not in report.elsewhere]
     return table("parts", ["part", ">files", ">size", ">on disk", "*what", ""], rows)
 
@@ -144,33 +150,38 @@ def _parts(report: StoreReport) -> Table:
 def _pointers(report: StoreReport) -> Table:
     at = report.pointers
     rows: list[tuple[str, object]] = [
-        ("log", f"{at.min_offset:,} to {at.log_end:,} in {count(report.log_files, 'file')}, newest message stored "
-         f"{human_time(at.last_timestamp)}"),
+        (N_("log"), _("{start:,} to {stop:,} in {files}, newest message stored {time}").format(
+            start=at.min_offset, stop=at.log_end, files=count(report.log_files, "file"),
+            time=human_time(at.last_timestamp))),
     ]
     if report.log_files:
         rows += progress_rows(report.progress.json())
-    rows += [("missing in the log", f"{start:,} to {stop:,}") for start, stop in at.missing_ranges]
+    rows += [(N_("missing in the log"), _("{start:,} to {stop:,}").format(start=start, stop=stop))
+             for start, stop in at.missing_ranges]
     if at.dispatched_to is not None:
-        behind = ", all of the log"
+        behind = _(", all of the log")
         if at.dispatched_to > at.log_end:
             beyond, held = exact_size(at.dispatched_to - at.log_end), report.elsewhere.get(COMMITLOG)
-            behind = f", {beyond} after the end of the log: " + (
-                "log files are missing" if held is None else f"in {held.part}, which is not read")
+            behind = _(", {size} after the end of the log: log files are missing").format(size=beyond) \
+                if held is None else _(", {size} after the end of the log: in {part}, which is not read").format(
+                    size=beyond, part=held.part)
         elif at.undispatched:
-            behind = f", {exact_size(at.undispatched)} of the log follow"
-        rows.append(("queues reach to", f"{at.dispatched_to:,}{behind}"))
+            behind = _(", {size} of the log follow").format(size=exact_size(at.undispatched))
+        rows.append((N_("queues reach to"), f"{at.dispatched_to:,}{behind}"))
     if at.index_files:
         first, last = at.index_files[0][0], at.index_files[-1][0]
-        rows.append(("index", f"{count(len(at.index_files), 'file')} ({first} to {last}), last message at "
-                     f"{at.indexed_to if at.indexed_to is None else format(at.indexed_to, ',')}"))
+        rows.append((N_("index"), _("{files} ({first} to {last}), last message at {offset}").format(
+            files=count(len(at.index_files), "file"), first=first, last=last,
+            offset=at.indexed_to if at.indexed_to is None else format(at.indexed_to, ","))))
     if at.checkpoint is None:
-        rows.append(("checkpoint", Text("missing or too short", style="yellow")))
+        rows.append(("checkpoint", Text(_("missing or too short"), style="yellow")))
     else:
-        rows += [(f"checkpoint: {name}", human_time(value)) for name, value in (
-            ("log flushed", at.checkpoint.physic_msg_timestamp), ("queues flushed", at.checkpoint.logics_msg_timestamp),
-            ("index flushed", at.checkpoint.index_msg_timestamp))]
+        rows += [(name, human_time(value)) for name, value in (
+            (N_("checkpoint: log flushed"), at.checkpoint.physic_msg_timestamp),
+            (N_("checkpoint: queues flushed"), at.checkpoint.logics_msg_timestamp),
+            (N_("checkpoint: index flushed"), at.checkpoint.index_msg_timestamp))]
         if at.checkpoint.logics_physical_offset:
-            rows.append(("checkpoint: queues to", f"{at.checkpoint.logics_physical_offset:,}"))
+            rows.append((N_("checkpoint: queues to"), f"{at.checkpoint.logics_physical_offset:,}"))
     return facts("pointers", rows)
 
 
@@ -179,8 +190,8 @@ def _topics(report: StoreReport) -> Table:
     largest = sorted(queues, key=lambda topic: -sum(queues[topic].values()))
     rows = [(clean(topic, 60), len(queues[topic]), sum(queues[topic].values())) for topic in largest]
     total = sum(len(ends) for ends in queues.values())
-    more = f", the {_TOPICS} largest" if len(queues) > _TOPICS else ""
-    title = f"{count(len(queues), 'topic')}, {count(total, 'queue')}{more}"
+    more = [_("the {n} largest").format(n=_TOPICS)] if len(queues) > _TOPICS else []
+    title = listed([count(len(queues), "topic"), count(total, "queue"), *more])
     return table(title, ["topic", ">queues", ">queue offsets used"], rows, most=_TOPICS)
 
 
@@ -189,26 +200,28 @@ def _starts(report: StoreReport) -> Table:
     firsts = [next(alike) for _, alike in groupby(report.starts, key=Start.json)]
     rows = []
     for first, behind in zip_longest(firsts, firsts[1:]):
-        until = f" to before {behind.broker}" if behind else ""
-        note = "" if first.matched or first.file is None else "no file matches: begins with the oldest that it may read"
-        name = f"{first.broker}{until}" if until else f"{first.broker} and later" if len(report.starts) > 1 \
-            else str(first.broker)
-        rows.append((name, first.mode, first.file, note))
+        until = _("{first} to before {next}").format(first=first.broker, next=behind.broker) if behind else ""
+        note = "" if first.matched or first.file is None else \
+            _("no file matches: begins with the oldest that it may read")
+        name = until or (_("{first} and later").format(first=first.broker) if len(report.starts) > 1
+                         else str(first.broker))
+        rows.append((name, retold(first.mode), first.file, note))
     return table("where a broker's recovery would start", ["broker", "mode", "first file", "*"], rows)
 
 
 def _summary(report: StoreReport, bad: int, *, gone: bool) -> str:
     if gone:
-        return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
+        return _("Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?")
     state = report.exit_state
-    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.lock_holder_is}",
-             "unknown": "unknown how it was stopped"}
+    words = {"clean": N_("stopped cleanly"), "unclean": N_("not stopped cleanly"), "running": N_("held by {who}"),
+             "unknown": N_("unknown how it was stopped")}
     at = report.pointers
-    line = f"Store of {report.generation.at_least} or later, {words[state.verdict]}"
-    line += f", log {at.min_offset:,} to {at.log_end:,}"
+    parts = [_("Store of {release} or later").format(release=report.generation.at_least),
+             _(words[state.verdict]).format(who=state.lock_holder_is),
+             _("log {start:,} to {stop:,}").format(start=at.min_offset, stop=at.log_end)]
     if bad:
-        line += f", {count(bad, 'config file')} incomplete"
-    return line + "; nothing has been cross-checked yet"
+        parts.append(_("{files} incomplete").format(files=count(bad, "config file")))
+    return listed(parts) + _("; nothing has been cross-checked yet")
 
 
 # --- the screen of a file -------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command, new_
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import delivers_table
 from mqtool.text import count, human_time
+from mqtool.words import N_, _, retold
 from recover.export.select import parse_time
 from recover.export.write import output_file
 from recover.findings.code import UsageRefusal
@@ -87,7 +88,7 @@ def pending(
     unread = [*found.not_checked, *groups.unread]
     rows = to_builtins(found.rows(events))
     out.found([finding("part-not-supported", name, part=name, what=what.strip(), detail="has data",
-                       not_checked="messages that wait") for name, _, what in map(_parted, found.not_checked)])
+                       not_checked="messages that wait") for name, _colon, what in map(_parted, found.not_checked)])
     out.answer(
         at=now, broker=str(settings.version), messages=[_document(event) for event in events[:_LISTED]],
         messages_truncated=len(events) > _LISTED, waits=rows, groups=to_builtins(groups.rows), notes=unread,
@@ -97,7 +98,7 @@ def pending(
         _write(which.out, events)
         out.answer(output=str(which.out))
     if rows:
-        out.show(delivers_table(rows, "what waits"))
+        out.show(delivers_table(rows, N_("what waits")))
     if events:
         out.show(table("messages that wait, by due time", ["kind", "topic", ">queue", ">level", "due", "unique key"],
                        _cells(events), most=_SHOWN, rest="--out FILE lists all"))
@@ -106,12 +107,15 @@ def pending(
         behind.sort(key=lambda row: -(row.lag or 0))
         out.show(table("lag", ["Group", "Topic", ">QID", ">Broker Offset", ">Consumer Offset", ">Diff"], (
             [row.group, row.topic, row.queue, row.max, row.committed, row.lag] for row in behind), most=_GROUPS))
-    out.say(*unread)
+    out.say(*map(retold, unread))
     lag = sum(row.lag or 0 for row in groups.rows)
-    line = f"{count(len(events), 'message')} {'waits' if len(events) == 1 else 'wait'}" + (
-        f" ({_by_kind(rows)})" if events else "") + f"; groups have {count(lag, 'message')} not consumed yet"
+    waits = N_("{messages} waits ({kinds})") if len(events) == 1 else \
+        N_("{messages} wait ({kinds})") if events else N_("{messages} wait")
+    line = _(waits).format(messages=count(len(events), "message"), kinds=_by_kind(rows)) + _(
+        "; groups have {messages} not consumed yet").format(messages=count(lag, "message"))
     steps = [Step(out.given.line("predict"), "shows what a start would deliver at once, and a second time")]
-    out.summary(line + (f"; not checked: {len(unread)}" if unread else ""), steps if events else [])
+    line += _("; not checked: {parts}").format(parts=len(unread)) if unread else ""
+    out.summary(line, steps if events else [])
     return exits.UNSUPPORTED if found.not_checked else exits.CLEAN
 
 

@@ -14,6 +14,7 @@ from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command, new_
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import delivers_table, groups_table, progress_rows, start_line
 from mqtool.text import count
+from mqtool.words import N_, _, retold
 from recover.check.report import verify
 from recover.export.damaged import damaged_messages
 from recover.export.select import Selected, Wanted, selected
@@ -24,7 +25,6 @@ from recover.findings.model import FindingList
 from recover.look.crash import progress_in
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
-from recover.predict.delivers import Books
 from recover.predict.groups import Groups, groups_of, has_offsets
 from recover.predict.may_start import may_start
 from recover.reading.doubts import read
@@ -67,9 +67,9 @@ class LossChoice(Struct, frozen=True, kw_only=True):
             writer.close()
         out.answer(loss_list={"output": str(self.loss_out), "damaged": damaged, "cut": cut, "complete": not notes,
                               "notes": notes})
-        out.say(*(f"not in the loss list: {note}" for note in notes))
-        out.say(f"{count(damaged, 'damaged message')} and {count(cut, 'intact one')} that a cut would drop are listed "
-                f"in {self.loss_out}")
+        out.say(*(_("not in the loss list: {note}").format(note=note) for note in notes))
+        out.say(_("{damaged} and {intact} that a cut would drop are listed in {file}").format(
+            damaged=count(damaged, "damaged message"), intact=count(cut, "intact one"), file=self.loss_out))
 
 
 def _losses(analysis: Reading, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
@@ -112,55 +112,59 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, clock: Clock
     document["reason"] = answer.reason
     out.answer(**document)
     out.found(answer.findings)
-    _show(out, document)
+    shown = {**document, "reason": answer.reason and out.given.fill(retold(answer.reason, answer.findings))}
+    _show(out, shown)
     scene = out.scene("predicted", answer.exit_code, findings=answer.leads(), damaged=answer.damaged,
                       unread=checked.unread, assumed=answer.assumed)
-    out.summary(start_line(document, answer.exit_code), next_steps(scene))
+    out.summary(start_line(shown, answer.exit_code), next_steps(scene))
     return answer.exit_code
 
 
 def _show(out: Printer, document: dict[str, Any]) -> None:
-    assumed = [("assumed", text) for text in document["assumptions"]]
+    assumed = [(N_("assumed"), retold(text)) for text in document["assumptions"]]
     if document["starts"] is None:
-        out.show(facts("", [("broker", document["broker"]), ("starts", Text("cannot say", style="bold yellow")),
-                            *(("not emulated", part) for part in document["unsupported"]), *assumed]))
+        out.show(facts("", [("broker", document["broker"]), ("starts", Text(_("cannot say"), style="bold yellow")),
+                            *((N_("not emulated"), part) for part in document["unsupported"]), *assumed]))
         return
-    starts = Text("yes", style="green") if document["starts"] else Text("NO", style="bold red")
-    rows: list[tuple[str, object]] = [("broker", document["broker"]), ("starts", starts)]
+    starts = Text(_("yes"), style="green") if document["starts"] else Text(_("NO"), style="bold red")
+    rows: list[tuple[str, object]] = [(N_("broker"), document["broker"]), (N_("starts"), starts)]
     if document["starts"] and document["reason"]:
-        rows[-1] = "starts", Text("yes, but do not start it", style="bold red")
+        rows[-1] = "starts", Text(_("yes, but do not start it"), style="bold red")
     if document["reason"]:
-        rows.append(("because", document["reason"]))
-    log, known = f"{document['min_phy']:,} to {document['max_phy']:,}", True
+        rows.append((N_("because"), document["reason"]))
+    log, known = _("{first} to {last}").format(first=f"{document['min_phy']:,}", last=f"{document['max_phy']:,}"), True
     if document["starts"] and document["min_phy"] < 0:
-        log, known = "no log file", not document["reason"]
+        log, known = _("no log file"), not document["reason"]
     rows += [
-        ("recovery", f"{document['mode']}, from {document['start_file'] or 'no file'}"),
-        ("log after load", log),
-        ("intact messages deleted", _count(document["lost_messages"], "bold red", known=known)),
-        ("messages without a queue entry", _count(document["unreachable_messages"], "bold yellow", known=known)),
-        ("queue offsets reused", _count(document["duplicated_offsets"], "bold yellow", known=known)),
+        (N_("recovery"), _("{mode}, from {file}").format(
+            mode=retold(document["mode"] or ""), file=document["start_file"] or _("no file"))),
+        (N_("log after load"), log),
+        (N_("intact messages deleted"), _count(document["lost_messages"], "bold red", known=known)),
+        (N_("messages without a queue entry"), _count(document["unreachable_messages"], "bold yellow", known=known)),
+        (N_("queue offsets reused"), _count(document["duplicated_offsets"], "bold yellow", known=known)),
         *progress_rows(document),
     ]
     if light := document["missing_lmq_units"]:
-        rows.append(("entries of LMQ queues missing", _count(light, "bold yellow")))
-    for verb, names in (("deletes", document["deleted_files"]), ("brings back topic", document["revived_topics"])):
+        rows.append((N_("entries of LMQ queues missing"), _count(light, "bold yellow")))
+    for verb, names in ((N_("deletes"), document["deleted_files"]),
+                        (N_("brings back topic"), document["revived_topics"])):
         rows += [(verb, name) for name in names[:_SHOWN]]
         if len(names) > _SHOWN:
-            rows.append((verb, f"… {len(names) - _SHOWN} more: --json shows all"))
+            rows.append((verb, _("… {n:,} more: {where}").format(n=len(names) - _SHOWN, where=_("--json shows all"))))
     out.show(facts("", [*rows, *assumed]))
     if lowered := document["lowered_queues"]:
         lowered = sorted(lowered, key=lambda row: row[2] - row[1])
         out.show(table("queues that would end lower", ["queue", ">now", ">then"], lowered, most=_SHOWN))
-    for key, title in (("lost", "deleted"), ("unreachable", "without a queue entry")):
+    for key, title in (("lost", N_("messages deleted, by queue")),
+                       ("unreachable", N_("messages without a queue entry, by queue"))):
         if queues := document.get(key):
             ranked = sorted(queues.items(), key=lambda item: -item[1])
-            out.show(table(f"messages {title}, by queue", ["queue", ">messages"], ranked, most=_SHOWN))
+            out.show(table(title, ["queue", ">messages"], ranked, most=_SHOWN))
     if document["delivers"]:
         out.show(delivers_table(document["delivers"]))
     moved = [row for row in document["groups"] if row["skips"] or row["again"]]
     if moved:
-        out.show(groups_table("groups that skip messages or receive them again", moved, _SHOWN))
+        out.show(groups_table(N_("groups that skip messages or receive them again"), moved, _SHOWN))
 
 
 def _count(number: int, style: str, *, known: bool = True) -> Text:
@@ -198,8 +202,7 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         analysis = read(Facts.of(opened, scan))
-    found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*",
-                      books=Books(opened, analysis.by_names, analysis.topics, now))
+    found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*", delivers_at=now)
     prediction, rows = found.prediction, to_builtins(found.rows)
     delivers = prediction.json()["delivers"]
     out.answer(
@@ -213,17 +216,17 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
         out.show(groups_table("", rows, _GROUPS))
     if delivers:
         out.show(delivers_table(delivers))
-    out.say(*found.unread)
+    out.say(*map(retold, found.unread))
     code = FindingList(found.findings).bits
     codes, line = {item.code for item in found.findings}, out.given.line
     steps = out.scene("checked", code).by_hand(NO_LOG) if NO_LOG in codes else []
     steps += [Step(command, why) for of, command, why in (
         ({"consumequeue-missing-units", "consumequeue-missing-file"}, line("recover", "--dry-run"),
-         "shows how to complete the queues; writes nothing"),
+         N_("shows how to complete the queues; writes nothing")),
         ({"consumer-offset-above-max"}, line("recover", "--clamp-offsets", "--dry-run"),
-         "lowers the offsets to the end of their queues"),
+         N_("lowers the offsets to the end of their queues")),
         ({"start-lowers-queues", "start-refused", "start-cannot-say", "start-forgets-config"}, line("predict"),
-         "shows everything that the start would do"),
+         N_("shows everything that the start would do")),
     ) if of & codes]
     out.summary(_groups_line(found), steps)
     return exits.OPERATIONAL if found.unread and not code else code
@@ -232,20 +235,22 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
 def _groups_line(found: Groups) -> str:
     # of two offset files the one that a broker reads by default comes first, and only that counts
     rows = {(row.group, row.topic, row.queue): row for row in reversed(found.rows)}.values()
-    groups = count(len({row.group for row in rows}), "group") if rows else "no group"
+    groups = count(len({row.group for row in rows}), "group") if rows else _("no group")
     skips, again, lag = (sum(getattr(row, name) or 0 for row in rows) for name in ("skips", "again", "lag"))
     unknown = sum(row.lag is None for row in rows)
-    text = f"{groups}, {count(lag, 'message')} not consumed yet"
+    text = _("{groups}, {messages} not consumed yet").format(groups=groups, messages=count(lag, "message"))
     if unknown == len(rows) and (rows or found.unread):
-        text = f"{groups}; the number of messages not consumed yet is unknown"
+        text = _("{groups}; the number of messages not consumed yet is unknown").format(groups=groups)
         if any(item.code == NO_LOG for item in found.findings):
-            text += ": the log is not here"
+            text += _(": the log is not here")
     elif unknown:
-        text += f", unknown for {count(unknown, 'offset')}"
+        text += _(", unknown for {offsets}").format(offsets=count(unknown, "offset"))
     if not found.prediction.starts:
-        return f"{text}; broker {found.prediction.broker} would not start: {found.prediction.reason}"
+        return text + _("; broker {broker} would not start: {reason}").format(
+            broker=found.prediction.broker, reason=found.prediction.reason)
     unknown = sum(row.skips is None for row in rows)
     if unknown == len(rows) and (rows or found.unread):
         return text
-    text += f"; after a start of {found.prediction.broker}: {count(skips, 'message')} skipped, {again:,} consumed again"
-    return text + (f"; unknown for {count(unknown, 'offset')}" if unknown else "")
+    text += _("; after a start of {broker}: {messages} skipped, {again:,} consumed again").format(
+        broker=found.prediction.broker, messages=count(skips, "message"), again=again)
+    return text + (_("; unknown for {offsets}").format(offsets=count(unknown, "offset")) if unknown else "")

@@ -15,6 +15,7 @@ from mqtool.next_steps import Step
 from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, log_size, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
+from mqtool.words import N_, _
 from recover.broker.versions import NEWEST_COMPARED, BrokerVersion
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_times, scan_for
@@ -118,9 +119,10 @@ def query(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search
     show_messages(out, answer.messages, body=search.body, as_list=way == "list")
     out.say(*answer.notes)
     if answer.left_out:
-        out.say(f"{count(answer.left_out, 'more message')} not shown: raise --limit, or export them")
+        out.say(_("{messages} not shown: raise --limit, or export them").format(
+            messages=count(answer.left_out, "more message")))
     elif answer.more:
-        out.say(f"there are more than {search.limit}: raise --limit")
+        out.say(_("there are more than {n}: raise --limit").format(n=search.limit))
     topics = [Step(out.given.line("inspect"), "lists the topics")] if absent else []
     out.summary(_summary(answer), _next(out, answer, search, way) or topics,
                 clean=not answer.damaged and not answer.damaged_ranges)
@@ -171,19 +173,21 @@ def _scanned(out: Printer, store: Store, engine: EngineChoice) -> Scanned:
 
 
 def _summary(answer: look.Answer) -> str:
-    found = count(len(answer.messages), "message") if answer.messages else "no message"
+    found = count(len(answer.messages), "message") if answer.messages else _("no message")
     if answer.damaged and not answer.messages:
         first = answer.damaged[0]
         led = answer.way == "index"
-        who = "an index entry of the key points to a damaged message" if led else "the message is damaged"
-        return f"{who}: {first['reason']} at {first['phy_offset']} of the log ({first['file']})"
+        who = N_("an index entry of the key points to a damaged message") if led else N_("the message is damaged")
+        return _(who) + _(": {reason} at {offset} of the log ({file})").format(
+            reason=first["reason"], offset=first["phy_offset"], file=first["file"])
     if answer.damaged_ranges and not answer.messages:
-        ranges = count(answer.damaged_ranges, "damaged range")
-        return f"no intact message found, but {ranges} of the log may hold the message"
+        return _("no intact message found, but {ranges} of the log may hold the message").format(
+            ranges=count(answer.damaged_ranges, "damaged range"))
     if not answer.complete:
-        return f"{found} found, but the search was NOT complete: {answer.notes[-1]}"
-    return f"{found} found" + (
-        f", {answer.left_out:,} more exist" if answer.left_out else ", more exist" if answer.more else "")
+        return _("{messages} found").format(messages=found) + _(_INCOMPLETE).format(note=answer.notes[-1])
+    return _("{messages} found").format(messages=found) + (
+        _(", {n:,} more exist").format(n=answer.left_out) if answer.left_out else
+        _(", more exist") if answer.more else "")
 
 
 def _next(out: Printer, answer: look.Answer, search: Search, way: str) -> list[Step]:
@@ -201,7 +205,8 @@ def _next(out: Printer, answer: look.Answer, search: Search, way: str) -> list[S
     return _verify(out) if answer.damaged_ranges else []
 
 
-_SCAN = "scans the log instead of using the index"
+_SCAN = N_("scans the log instead of using the index")
+_INCOMPLETE = N_(", but the search was NOT complete: {note}")
 
 
 def _verify(out: Printer) -> list[Step]:
@@ -242,7 +247,8 @@ def trace(
         _show(out, life)
     out.say(*found.notes)
     if found.left_out:
-        out.say(f"{count(found.left_out, 'more message')} with this key: name a unique key")
+        out.say(_("{messages} with this key: name a unique key").format(
+            messages=count(found.left_out, "more message")))
     steps = []
     if not scan and not (lives and found.complete):
         steps = [Step(out.given.line("trace", name, "--scan"), _SCAN)]
@@ -252,8 +258,8 @@ def trace(
     if found.damaged or found.damaged_ranges:
         steps += _verify(out)
     text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \
-        count(len(lives), "message") if lives else "no message found"
-    out.summary(text + ("" if found.complete else f", but the search was NOT complete: {found.notes[-1]}"), steps)
+        count(len(lives), "message") if lives else _("{messages} found").format(messages=_("no message"))
+    out.summary(text + ("" if found.complete else _(_INCOMPLETE).format(note=found.notes[-1])), steps)
     return exits.CLEAN if found.complete else exits.OPERATIONAL
 
 

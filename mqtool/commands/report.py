@@ -29,10 +29,11 @@ from mqtool.screens.verdict import (
     verify_tables,
 )
 from mqtool.text import clean, count, human_size, human_time
+from mqtool.words import N_, _, told
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import boundaries
 from recover.change.journal import Run, runs
-from recover.check.report import VerifyReport, verify
+from recover.check.report import verify
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
@@ -40,18 +41,19 @@ from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.findings.model import shell_line, without_secrets
 from recover.look.crash import progress_in
 from recover.look.store import NO_LOG, exit_state, settings_of
-from recover.predict.delivers import SERVICES, Books
+from recover.predict.delivers import SERVICES
 from recover.predict.groups import groups_of
 from recover.predict.may_start import start_that_restores
 from recover.predict.prediction import Prediction
-from recover.predict.start import predict
+from recover.predict.start import Starts, play
+from recover.reading.reading import Reading
 from recover.reading.traffic import Traffic, stretches, traffic
 from recover.repair.losses import RecoverPlan, stated_losses
 from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.repair.plan_cost import lost_by
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.memo import Evidence, evidence
-from recover.store.store import COMMITLOG, Store
+from recover.store.store import COMMITLOG
 
 _KINDS = {".html": "html", ".htm": "html", ".md": "md"}
 _MESSAGES, _GROUPS, _FINDINGS, _RUNS, _FILES = 50, 40, 5, 20, 60
@@ -102,10 +104,9 @@ class Facts:
         with engine.scan(out, store, rebuilds=True) as scan:
             self.before = verify(store, scan)
             analysis = self.before.analysis
-            books = Books(store, analysis.by_names, analysis.topics, now)
-            self.groups = groups_of(analysis, settings, books=books)
+            self.groups = groups_of(analysis, settings, delivers_at=now)
             self.progress = progress_in(store, analysis.by_names, settings)
-            self.starts = _starts(store, self.before, settings, books)
+            self.starts = _starts(analysis, settings, now)
             # the plan of `recover --dry-run`, or its refusal
             self.plan: RecoverPlan | None = None
             self.refused: Refusal | None = None
@@ -172,28 +173,30 @@ def report(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     out.answer(output=written, sentence=sentence, **_document(found, document))
     if page.output is not None:
         text = render(_page(out, found, document, code, sentence, steps), _KINDS[page.output.suffix.lower()])
-        with output_file(page.output, resume=False) as (stream, _):
+        with output_file(page.output, resume=False) as (stream, _left):
             stream.write(text.encode("utf-8", "backslashreplace"))
-    out.summary(sentence if written is None else f"{sentence} The report is in {written}", steps)
+    out.summary(sentence if written is None else _("{sentence} The report is in {file}").format(
+        sentence=sentence, file=written), steps)
     return code
 
 
 # --- gathering -----------------------------------------------------------------------------------
 
 
-def _starts(store: Store, before: VerifyReport, settings: BrokerSettings, books: Books) -> list[Start]:
+def _starts(reading: Reading, settings: BrokerSettings, now: int) -> list[Start]:
     """The outcome of a start by each generation of releases; adjacent ones with the same outcome are merged."""
     found: list[Start] = []
+    starts = Starts.on(reading)
     firsts = boundaries()
     before_it: Prediction | None = None
     for first, behind in [*pairwise(firsts), (firsts[-1], None)]:
         until = "and later" if behind is None else f"to before {behind}"
         own = structs.replace(settings, version=first)
         # counting by message takes longer than playing: done once for generations that end with the same log and queues
-        played = predict(store, before.analysis.by_names, own, counted=False)
+        played = play(starts.around, own, counted=False, rights=False).prediction
         played = structs.replace(played, broker="", assumptions=[])
         if before_it != played or first in _OTHERWISE:
-            before_it, counted = played, predict(store, before.analysis.by_names, own, books=books)
+            before_it, counted = played, starts.predict(own, now)
             line = start_line({**counted.json(), "broker": "the broker"}, counted.exit_code)
             line = line.replace(f"broker {counted.broker}", "a broker")
             if not found or (found[-1].summary, found[-1].exit_code) != (line, counted.exit_code):
@@ -223,34 +226,39 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
 
 # --- words ---------------------------------------------------------------------------------------
 
-_STOPPED = {"clean": "The broker was stopped cleanly", "unclean": "The broker was not stopped cleanly",
-            "running": "A broker holds the store now", "unknown": "It is unknown how the broker was stopped"}
+_STOPPED = {"clean": N_("The broker was stopped cleanly"), "unclean": N_("The broker was not stopped cleanly"),
+            "running": N_("A broker holds the store now"), "unknown": N_("It is unknown how the broker was stopped")}
 
 
 def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
     log = document["commitlog"]
-    parts = [_STOPPED[found.exit_state.verdict]]
+    parts = [_(_STOPPED[found.exit_state.verdict])]
     stop = next((item for item in found.before.findings if item.code in STOPS), None)
     if log["damaged_messages"]:
-        are = "is" if log["damaged_messages"] == 1 else "are"
-        places = f" in {count(len(log['damaged']), 'place')} of the log" if log["damaged"] else ""
-        parts.append(f"{count(log['damaged_messages'], 'message')} {are} damaged or missing{places}, "
-                     f"{count(log['messages'], 'message')} {'is' if log['messages'] == 1 else 'are'} intact")
+        damaged, whole = (count(log[name], "message") for name in ("damaged_messages", "messages"))
+        lost = N_("{messages} is damaged or missing") if log["damaged_messages"] == 1 else \
+            N_("{messages} are damaged or missing")
+        places = _(" in {places} of the log").format(places=count(len(log["damaged"]), "place")) if log["damaged"] \
+            else ""
+        rest = N_(", {messages} is intact") if log["messages"] == 1 else N_(", {messages} are intact")
+        parts.append(_(lost).format(messages=damaged) + places + _(rest).format(messages=whole))
     elif stop is not None:
-        parts.append(stop.message)
+        parts.append(told(stop)[0])
     elif code & exits.MESSAGES:
-        parts.append(next(item.message for item in found.before.findings.sorted() if item.severity == "error"))
+        parts.append(next(told(item)[0] for item in found.before.findings.sorted() if item.severity == "error"))
     elif "commitlog" not in document["not_checked"]:
-        parts.append(f"{count(log['messages'], 'message')} in the log, all intact")
+        parts.append(_("{messages} in the log, all intact").format(messages=count(log["messages"], "message")))
     derived = sum(item.severity == "warning" and bool(item.bits & exits.DERIVED) for item in found.before.findings)
     if derived:
-        parts.append(f"{count(derived, 'problem')} that {'loses' if derived == 1 else 'lose'} no intact message")
+        loses = N_("{problems} that loses no intact message") if derived == 1 else \
+            N_("{problems} that lose no intact message")
+        parts.append(_(loses).format(problems=count(derived, "problem")))
     if document["not_checked"]:
-        parts.append(f"not checked: {', '.join(document['not_checked'])}")
+        parts.append(_("not checked: {parts}").format(parts=", ".join(document["not_checked"])))
     played = found.groups.prediction.json()
     parts.append(start_line({**played, "reason": None if played["reason"] in parts else played["reason"]},
                             found.groups.prediction.exit_code))
-    return "; ".join(part.rstrip(".") for part in parts) + "."
+    return _("; ").join(part.rstrip(".。") for part in parts) + _(".")
 
 
 def _lost_card(found: Facts, document: dict[str, Any]) -> list[Shown]:

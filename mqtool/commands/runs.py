@@ -27,7 +27,7 @@ from mqtool.options import CHANGE, EngineChoice, PartsChoice, UndoChoice, WriteC
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import plan_document, show_plan, steps_table
 from mqtool.text import clean, count, human_size, human_time
-from mqtool.words import _
+from mqtool.words import N_, _, listed
 from recover.change.carry_out import (
     apply_plan,
     check_for_apply,
@@ -50,7 +50,7 @@ from recover.look.store import settings_of
 from recover.repair.plan_cost import cost_of, lost_by, refuse_costlier
 from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 
-_STYLES = {"applied": "green", "undone": "dim", "unfinished": "bold yellow", "undoing": "bold yellow"}
+_STYLES = {N_("applied"): "green", N_("undone"): "dim", N_("unfinished"): "bold yellow", N_("undoing"): "bold yellow"}
 
 
 def _root(store: str, options: StoreOptions | None = None) -> Path:
@@ -59,6 +59,11 @@ def _root(store: str, options: StoreOptions | None = None) -> Path:
     if not (root / JOURNAL_DIR).is_dir():
         Store.open(root, options)
     return root
+
+
+def _run(info: RunInfo) -> str:
+    return clean(_("run {id}: {command}, {state}, {time}").format(
+        id=info.id, command=info.command, state=_(info.state), time=human_time(info.started_ms)))
 
 
 def _as_run(store: str, plan_file: Path) -> Given:
@@ -91,7 +96,7 @@ def _judged(
     stamps = stamps_of(store.commitlog)
     with engine.scan(out, store, title="counting what it costs") as scan:
         before = verify(store, scan)
-        settings, _ = settings_of(store, options.broker, None, [f"{k}={v}" for k, v in options.settings.items()])
+        settings, _assumed = settings_of(store, options.broker, None, [f"{k}={v}" for k, v in options.settings.items()])
         cost = cost_of(store, plan, before, settings, steps=steps)
     try:
         return refuse_costlier(plan, cost, allowed, instead), KnownLog(before.analysis.log, stamps)
@@ -141,14 +146,16 @@ def apply(
     steps = count(len(plan.steps), "step")
     say_owner(out, owner_of(root, folders) if not consent.as_root else None)
     if consent.dry_run:
-        out.summary(f"Dry run: {steps} on {root}", next_steps(out.scene("planned", plan=plan_file)))
+        out.summary(_("Dry run: {steps} on {store}").format(steps=steps, store=root),
+                    next_steps(out.scene("planned", plan=plan_file)))
         return exits.CLEAN
-    ask(f"Run this plan on {root}?", yes=consent.yes)
+    ask(_("Run this plan on {store}?").format(store=root), yes=consent.yes)
     with step_by_step(out, "applying") as how:
         applied = apply_plan(root, plan, parts=folders, as_root=consent.as_root, journal=consent.journal, **how)
     say_undo_data(out, applied)
     out.answer(applied=applied is not None, journal=applied and applied.journal)
-    return conclude(out, store, engine, plan, f"{steps} done, {count(lost_by(plan.loss), 'message')} lost",
+    return conclude(out, store, engine, plan, _("{steps} done, {losses}").format(
+                        steps=steps, losses=_("{n} lost").format(n=count(lost_by(plan.loss), "message"))),
                     corrected=applied is not None, known=known)
 
 
@@ -173,9 +180,9 @@ def resume(
     out.answer(runs=to_builtins([run.info() for run in found]), applied=False)
     for run in found:
         info = run.info()
-        what = f"run {info.id}: {info.command}, {info.state}, begun {human_time(info.started_ms)}"
-        far = f"{info.steps_done} of {info.steps} steps done, {info.steps_begun} begun"
-        out.show(Text(f"{clean(what)}, {far}", style="bold"))
+        far = _("{done} of {steps} steps done, {begun} begun").format(
+            done=info.steps_done, steps=info.steps, begun=info.steps_begun)
+        out.show(Text(f"{_run(info)}, {far}", style="bold"))
         out.answer(plan=plan_document(run.plan))
         show_plan(out, run.plan)
     say_owner(out, owner_of(root, parts.parts) if not consent.as_root else None)
@@ -188,11 +195,11 @@ def resume(
             out.answer(plan=plan_document(plan))
     if consent.dry_run:
         left = would_resume(root, parts.parts, as_root=consent.as_root)
-        out.summary(f"Dry run: run {left.id} would be completed",
+        out.summary(_("Dry run: run {run} would be completed").format(run=left.id),
                     [Step(out.given.line("resume"), "carries it out")], undo_step(out.given))
         return exits.CLEAN
     if found:
-        ask(f"Complete run {found[0].id}?", yes=consent.yes)
+        ask(_("Complete run {run}?").format(run=found[0].id), yes=consent.yes)
     with step_by_step(out, "resuming") as how:
         done = resume_run(root, parts=parts.parts, as_root=consent.as_root, **how)
     assert plan is not None  # without an open run `resume_run` refuses
@@ -201,11 +208,12 @@ def resume(
     undone = done.state == "undone"
     out.answer(applied=not undone, runs=to_builtins([done]), journal=done.journal)
     if undone:
-        out.summary("The undo is complete: the store is as it was before the run",
+        out.summary(_("The undo is complete: the store is as it was before the run"),
                     next_steps(out.scene("undone")))
         return exits.CLEAN
     return conclude(out, Store.open(root, options), engine, plan,
-                    f"The run is complete, {count(lost_by(plan.loss), 'message')} lost", known=known)
+                    _("The run is complete, {messages} lost").format(messages=count(lost_by(plan.loss), "message")),
+                    known=known)
 
 
 @command(examples=[
@@ -228,26 +236,25 @@ def undo(
         info = last.info()
         out.given = given_of(store, last.plan, options_of(last.plan, parts))
         out.answer(plan=info.plan_id, run=info.id, restored=[])
-        what = clean(f"run {info.id}: {info.command}, {info.state}, {human_time(info.started_ms)}")
-        back = f"; {count(lost_by(last.plan.loss), 'message')} that it gave up will be missing or damaged again" \
-            if last.plan.loss else ""
-        out.show(Text(what, style="bold"), Text(f"undo reverts these steps, last one first{back}"))
+        back = _("; {messages} that it gave up will be missing or damaged again").format(
+            messages=count(lost_by(last.plan.loss), "message")) if last.plan.loss else ""
+        out.show(Text(_run(info), style="bold"), Text(_("undo reverts these steps, last one first") + back))
         out.show(steps_table(last.plan.steps))
     say_owner(out, owner_of(root, parts.parts) if not consent.as_root else None)
     if consent.dry_run:
         left = would_undo(root, parts.parts, as_root=consent.as_root)
-        out.summary(f"Dry run: run {left.id} would be reverted",
+        out.summary(_("Dry run: run {run} would be reverted").format(run=left.id),
                     [Step(out.given.line("undo"), "carries it out")])
         return exits.CLEAN
     if last is not None:
-        ask(f"Revert run {last.id}?", yes=consent.yes)
+        ask(_("Revert run {run}?").format(run=last.id), yes=consent.yes)
     with step_by_step(out, "undoing") as how:
         undone = undo_last(root, parts=parts.parts, as_root=consent.as_root, **how)
     out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
     removed, restored = len(undone.removed), len(undone.restored) - len(undone.removed)
-    said = [f"{count(restored, 'file')} restored"] if restored or not removed else []
-    said += [f"{count(removed, 'file')} removed again"] if removed else []
-    out.summary(f"Run {undone.run.id} is undone, {', '.join(said)}", next_steps(out.scene("undone")))
+    said = [_("{files} restored").format(files=count(restored, "file"))] if restored or not removed else []
+    said += [_("{files} removed again").format(files=count(removed, "file"))] if removed else []
+    out.summary(listed([_("Run {run} is undone").format(run=undone.run.id), *said]), next_steps(out.scene("undone")))
     return exits.CLEAN
 
 
@@ -275,8 +282,8 @@ def journal(
     out.answer(runs=to_builtins(runs))
     if runs:
         rows = (
-            (item.id, item.command, Text(item.state, style=_STYLES[item.state]), human_time(item.started_ms),
-             f"{item.steps_done} of {item.steps}",
+            (item.id, item.command, Text(_(item.state), style=_STYLES[item.state]), human_time(item.started_ms),
+             _("{done} of {all}").format(done=item.steps_done, all=item.steps),
              " ".join(filter(None, (item.user and f"{item.user}@{item.host}", item.command_line, item.reason,
                                     _undo_data(item)))))
             for item in runs
@@ -284,7 +291,7 @@ def journal(
         columns = ["run", "command", "state", "started", ">steps done", "*user and command"]
         out.show(table("runs, oldest first", columns, rows))
     unfinished = [item for item in runs if item.state in ("unfinished", "undoing")]
-    what = f"{unfinished[0].id} is not finished" if unfinished else "none unfinished"
+    what = _("{run} is not finished").format(run=unfinished[0].id) if unfinished else _("none unfinished")
     given = _as_run(store, root / runs[-1].plan_path) if runs and not unfinished else out.given
     steps = next_steps(out.scene("journal", findings=run_findings(root) if unfinished else [], given=given))
     last = next((item for item in reversed(runs) if item.state != "undone"), None)
@@ -292,19 +299,19 @@ def journal(
     undoing = undo_step(out.given)
     if any(f"--{part}" in item.command_line for item in runs
             for part in ("commitlog", "consumequeue", "index", "broker-conf")):
-        more = "name parts kept elsewhere as for that run: --commitlog, --consumequeue, --index"
+        more = _("name parts kept elsewhere as for that run: --commitlog, --consumequeue, --index")
         if given == out.given:
-            steps = [step._replace(why=f"{step.why}; {more}") for step in steps]
-        undoing = undoing._replace(why=f"{undoing.why}; {more}")
-    out.summary(f"{count(len(runs), 'run')}; {what}" if runs else "mqtool never changed this store", steps,
+            steps = [step._replace(why=f"{_(step.why)}; {more}") for step in steps]
+        undoing = undoing._replace(why=f"{_(undoing.why)}; {more}")
+    out.summary(f"{count(len(runs), 'run')}; {what}" if runs else _("mqtool never changed this store"), steps,
                 undoing if can_undo else None)
     return exits.CLEAN
 
 
 def _undo_data(run: RunInfo) -> str:
     if run.pruned_ms is not None:
-        return f"(undo data removed {human_time(run.pruned_ms)})"
-    return f"(undo data in {run.undo_data})" if run.undo_data else ""
+        return _("(undo data removed {time})").format(time=human_time(run.pruned_ms))
+    return _("(undo data in {place})").format(place=run.undo_data) if run.undo_data else ""
 
 
 def _pruned(out: Printer, root: Path, consent: WriteChoice) -> int:
@@ -316,7 +323,7 @@ def _pruned(out: Printer, root: Path, consent: WriteChoice) -> int:
     out.answer(runs=to_builtins(runs), prunes=[{"run": item.run.id, "bytes": item.bytes} for item in found],
                bytes=held, applied=False)
     if found:
-        rows = ((item.run.id, item.run.command, Text(item.run.state, style=_STYLES[item.run.state]),
+        rows = ((item.run.id, item.run.command, Text(_(item.run.state), style=_STYLES[item.run.state]),
                  human_time(item.run.started_ms), human_size(item.bytes),
                  item.run.undo_data or f"{JOURNAL_DIR}/") for item in found)
         out.show(table("undo data of runs that have ended", [

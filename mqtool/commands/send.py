@@ -21,6 +21,7 @@ from mqtool.next_steps import Step
 from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, argument, command, flag, option
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
+from mqtool.words import N_, _
 from recover.broker.settings import DEFAULT_LEVELS, parse_levels
 from recover.export.messages import Message
 from recover.export.select import Wanted, selected
@@ -106,31 +107,35 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
         out.show(table("to be sent", ["topic", ">messages"], plan.topics.most_common(), most=_SHOWN))
     if plan.left_out:
         out.show(table("not to be sent", ["*why", ">messages"], plan.left_out.most_common(), most=_SHOWN))
-    for kind, what in (("transactional", "committed transactions"), ("ordered", "ordered messages")):
+    for kind, what in (("transactional", N_("{n:,} committed transactions are sent as normal messages")),
+                       ("ordered", N_("{n:,} ordered messages are sent as normal messages"))):
         if plan.types[kind]:
-            out.say(f"{plan.types[kind]:,} {what} are sent as normal messages")
+            out.say(_(what).format(n=plan.types[kind]))
     out.say(*messages.notes)
     code = exits.OPERATIONAL if messages.incomplete else exits.CLEAN
     if consent.dry_run:
-        out.summary(f"{count(due, 'message')} ({human_size(plan.size)}) would be sent to {endpoints}; nothing was sent",
-                    [Step(_typed(out, without="--dry-run"), "send them")] if due else [])
+        line = _("{messages} ({size}) would be sent to {endpoints}; nothing was sent").format(
+            messages=count(due, "message"), size=human_size(plan.size), endpoints=endpoints)
+        out.summary(line, [Step(_typed(out, without="--dry-run"), "send them")] if due else [])
         return code
     begin = position.place
     if position.went_on:
-        out.say(f"continuing after {count(begin.sent, 'message')} that were acknowledged")
+        out.say(_("continuing after {messages} that were acknowledged").format(
+            messages=count(begin.sent, "message")))
         if not position.ended:
-            out.say("that run was interrupted: messages in flight (one, or --in-flight N) can arrive "
-                    f"twice, right after MQTOOL_ORIGIN {begin.origin or '(none was acknowledged)'}")
+            out.say(_("that run was interrupted: messages in flight (one, or --in-flight N) can arrive twice, right "
+                      "after MQTOOL_ORIGIN {origin}").format(origin=begin.origin or _("(none was acknowledged)")))
         if begin.done >= plan.messages:
             refused = due - begin.sent
             out.answer(sent=begin.sent, refused_messages=refused)
-            out.summary(f"all messages were sent before: {count(begin.sent, 'message')}{_not_taken(refused)}",
-                        _refused(target, broker, position))
+            out.summary(_("all messages were sent before: {messages}").format(
+                messages=count(begin.sent, "message")) + _not_taken(refused), _refused(target, broker, position))
             return exits.OPERATIONAL if refused else code
     if not due:
-        out.summary("there is nothing to send")
+        out.summary(_("there is nothing to send"))
         return code
-    ask(f"Send {count(due - begin.sent, 'message')} to {endpoints}?", yes=consent.yes)
+    ask(_("Send {messages} to {endpoints}?").format(
+        messages=count(due - begin.sent, "message"), endpoints=endpoints), yes=consent.yes)
     return _send(out, target, broker, messages, outbox, plan, position, endpoints)
 
 
@@ -223,7 +228,7 @@ def _send(
 ) -> int:
     """Send the rest of the source; return the exit code."""
     if position.path is None:
-        out.say("without --position neither progress nor messages that the cluster refuses are recorded")
+        out.say(_("without --position neither progress nor messages that the cluster refuses are recorded"))
     before = sent = position.place.sent
     not_taken = 0
     refused: Counter[str] = Counter()
@@ -268,8 +273,9 @@ def _send(
         position.close()
         cluster.close()
         out.answer(sent=sent, refused=listed, refused_messages=not_taken, sent_again=cluster.again)
-        text = f"{sent:,} of {count(plan.due, 'message')} sent to {endpoints}"
-        text += f", {before:,} of them before" if before else ""
+        text = _("{sent:,} of {messages} sent to {endpoints}").format(
+            sent=sent, messages=count(plan.due, "message"), endpoints=endpoints)
+        text += _(", {n:,} of them before").format(n=before) if before else ""
         text += _not_taken(not_taken)
         more = position.path is not None and position.place.done < plan.messages
         out.summary(text, [Step(_typed(out), "continues there")] if more else _refused(target, broker, position))
@@ -294,7 +300,7 @@ def _refused(target: Target, broker: BrokerChoice, position: Position) -> list[S
 
 
 def _not_taken(number: int) -> str:
-    return f"; {number:,} NOT taken by the cluster" if number else ""
+    return _("; {n:,} NOT taken by the cluster").format(n=number) if number else ""
 
 
 def _skip(stream: Iterator[Message | str], outbox: Outbox, position: Position, target: Target) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,7 +17,7 @@ from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, o
 from mqtool.printer import Printer, outside_store, table
 from mqtool.screens.verdict import verify_line, verify_tables
 from mqtool.text import count, human_seconds, human_size
-from mqtool.words import _
+from mqtool.words import _, retold, told
 from recover.check.report import VerifyReport, verify as verify_store
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, finding
@@ -65,10 +68,10 @@ def verify(
     stop = next((item for item in report.findings if item.code in STOPS), None)
     left_out = [part.value for part in Part if only and part not in only]
     has_log = report.analysis.log.tally.messages > 0
-    line = verify_line(document, code, left_out) if stop is None or has_log else stop.message
+    line = verify_line(document, code, left_out) if stop is None or has_log else told(stop)[0]
     if code & (exits.DERIVED | exits.MESSAGES) and not only and (refused := refused_by_all(report)):
         line = _("No broker from {oldest} on starts on it: {reason}. {rest}").format(
-            oldest=refused[0], reason=refused[1].rstrip(".?"), rest=line)
+            oldest=refused[0], reason=retold(refused[1]).rstrip(".?"), rest=line)
     line += _assumed(report)
     # that the end of the log is missing, or a record overwritten, shows only beside the other parts
     phase = "part" if left_out and not code else "checked"
@@ -149,15 +152,8 @@ def fleet(out: Printer, which: Fleet) -> int:
         )
     bad = sorted((row for row in rows if row.exit_code), key=lambda row: (-_weight(row.exit_code), row.store))
     found = [_finding(row) for row in bad]
-    code = 0
-    for row in rows:
-        code |= row.exit_code
-    read = [row for row in rows if row.read]
-    total = {
-        "stores": len(rows), "read": len(read), "unchanged": len(rows) - len(read), "bad": len(bad),
-        "failed": sum(row.error is not None for row in rows), "messages": sum(row.messages for row in rows),
-        "bytes": sum(row.bytes for row in rows), "findings": sum(row.findings for row in rows),
-    }
+    code = reduce(or_, (row.exit_code for row in rows), 0)
+    total = _total(rows)
     tables = {name: str((which.into / name / f"run={run}").absolute()) for name in ("stores", "findings")}
     appended = append_to_tables(settings, which.into, run, which.tables) if which.tables else None
     session = running_session()
@@ -166,17 +162,37 @@ def fleet(out: Printer, which: Fleet) -> int:
                stores=[structs.asdict(row) for row in bad[:_SHOWN]], stores_truncated=len(bad) > _SHOWN)
     if out.options.json or out.options.findings_out:
         out.found(found)
+    _show(out, which, bad)
+    out.summary(_("{bad:,} of {stores} with problems: {read}, {unchanged:,} not read because their listing is "
+                  "unchanged; tables in {place}").format(
+        bad=len(bad), stores=count(len(rows), "store"), read=_read([row for row in rows if row.read]),
+        unchanged=total["unchanged"], place=which.into), next_steps(out.scene("fleet", code, findings=found)))
+    return code
+
+
+def _read(rows: Sequence[StoreRow]) -> str:
+    """Return how many stores were read, and what that took, in words."""
+    size, seconds = sum(row.bytes for row in rows), sum(row.seconds for row in rows)
+    return _("{n:,} read ({size} of log, {time} of one core)").format(
+        n=len(rows), size=human_size(size), time=human_seconds(seconds))
+
+
+def _show(out: Printer, which: Fleet, bad: Sequence[StoreRow]) -> None:
+    """Show the table of stores with problems, if there are any."""
     if bad:
         columns = ["*store", ">exit", "worst finding, or error", ">findings", ">messages"]
         lines = [[row.store, row.exit_code, row.error or row.worst, row.findings, row.messages] for row in bad[:_SHOWN]]
-        rest = f"the tables in {which.into} hold all"
+        rest = _("the tables in {place} hold all").format(place=which.into)
         out.show(table("stores with problems", columns, lines, _SHOWN, len(bad), rest))
-    size, seconds = sum(row.bytes for row in read), sum(row.seconds for row in read)
-    out.summary(
-        f"{len(bad):,} of {count(len(rows), 'store')} with problems: {len(read):,} read ({human_size(size)} of log, "
-        f"{human_seconds(seconds)} of one core), {total['unchanged']:,} not read because their listing is unchanged; "
-        f"tables in {which.into}", next_steps(out.scene("fleet", code, findings=found)))
-    return code
+
+
+def _total(rows: Sequence[StoreRow]) -> dict[str, int]:
+    """Return the sums over all stores, sizes in bytes."""
+    read = sum(row.read for row in rows)
+    sums = {name: sum(getattr(row, name) for row in rows) for name in ("messages", "bytes", "findings")}
+    return {"stores": len(rows), "read": read, "unchanged": len(rows) - read,
+            "bad": sum(row.exit_code != 0 for row in rows),
+            "failed": sum(row.error is not None for row in rows), **sums}
 
 
 def _weight(code: int) -> int:

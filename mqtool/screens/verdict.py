@@ -9,7 +9,7 @@ from typing import Any
 from mqtool import exits
 from mqtool.printer import Printer, Shown, Table, Text, table
 from mqtool.text import clean, count, exact_size, human_seconds, human_size, human_time
-from mqtool.words import C_, N_, _, listed
+from mqtool.words import C_, N_, _, listed, retold
 from recover.change.model import Plan, Retire, Step
 from recover.change.places import Room
 from recover.repair.losses import RecoverPlan
@@ -23,7 +23,8 @@ _TITLES = {"units": "entries", "ghosts": "stale", "min_offset": "from", "damaged
            "fillers": "filler"}
 _BAD = {"missing": "bold yellow", "wrong": "bold yellow", "beyond_log": "bold yellow", "ghosts": "bold yellow",
         "lost": "bold red", "damaged_messages": "bold red"}
-_KINDS = {"delay": "delayed", "timer": "timer", "half": "half (producers are asked)", "revive": "popped"}
+_KINDS = {"delay": N_("delayed"), "timer": N_("timer"), "half": N_("half (producers are asked)"),
+          "revive": N_("popped")}
 _TOLD = {"again": "bold yellow", "now": "", "pending": "", "skipped": "bold red"}
 _DELIVERS = 30
 _POINTERS = {"wrote": N_("wrote"), "committed": N_("committed"), "flushed": N_("flushed at least"),
@@ -40,8 +41,8 @@ def verify_tables(document: dict[str, Any]) -> list[Shown]:
     if log["damaged"]:
         rows = [[item["start"], item["stop"], exact_size(item["stop"] - item["start"]), item["reason"],
                  item["intact_after"]] for item in log["damaged"]]
-        columns = [">from", ">to", ">bytes", "reason", ">intact messages after"]
-        tables.append(table("damaged ranges of the log", columns, rows, most=_DAMAGED))
+        tables.append(table("damaged ranges of the log", [">from", ">to", ">bytes", "reason", ">intact messages after"],
+                            rows, most=_DAMAGED))
     if "consumequeue" in document:
         tables.append(_one_row("consume queues", document["consumequeue"], _QUEUES))
     if "index" in document:
@@ -67,7 +68,8 @@ def _one_row(title: str, values: dict[str, Any], names: tuple[str, ...]) -> Tabl
     return table(title, [">" + _TITLES.get(name, name.replace("_", " ")) for name in names], [cells])
 
 
-def verify_line(document: dict[str, Any], code: int, left_out: Collection[str] = ()) -> str:
+def verify_line(document: dict[str, Any], code: int, left_out: Collection[str] = (), start: int = 0) -> str:
+    """The result of a verify in one line; `start`: the exit bits of a start, for a line that stands for both."""
     log = document["commitlog"]
     parts = [count(log["messages"], "intact message")]
     if log["damaged_messages"]:
@@ -76,7 +78,7 @@ def verify_line(document: dict[str, Any], code: int, left_out: Collection[str] =
     if after:
         parts.append(_("{n:,} of the intact ones are after damage, where a broker may cut them off").format(n=after))
     for part, noun in (("consumequeue", C_("consume queue entry")), ("index", C_("index entry"))):
-        values = document.get(part, {})
+        values = {} if part in left_out else document.get(part, {})
         for state, told in (("missing", N_("{entries} missing")), ("wrong", N_("{entries} wrong")),
                             ("beyond_log", N_("{entries} beyond the log"))):
             if number := values.get(state, 0):
@@ -84,7 +86,8 @@ def verify_line(document: dict[str, Any], code: int, left_out: Collection[str] =
     if not_checked := [*left_out, *document.get("not_checked", ())]:
         parts.append(_("not checked: {parts}").format(parts=", ".join(dict.fromkeys(not_checked))))
     verdict = N_("Messages are damaged or missing") if code & exits.MESSAGES else \
-        N_("Repairable: no message affected") if code & exits.DERIVED else \
+        N_("No message is damaged or missing, but do not start it yet") \
+        if start & exits.MESSAGES else N_("Repairable: no message affected") if code & exits.DERIVED else \
         N_("Not all of it could be read") if code & (exits.UNSUPPORTED | exits.OPERATIONAL) else \
         N_("No problem found in the checked parts") if left_out else N_("No problem found")
     took = _(" ({size} in {time})").format(
@@ -94,7 +97,7 @@ def verify_line(document: dict[str, Any], code: int, left_out: Collection[str] =
 
 def start_line(document: dict[str, Any], code: int) -> str:
     """The cost of a start in one line, from the document of a prediction; `code`: the exit bits of that question."""
-    who = {"broker": document["broker"], "reason": (document["reason"] or "").rstrip(".?")}
+    who = {"broker": document["broker"], "reason": (document["reason"] or "").rstrip(".?。\uff1f")}
     unread = list(dict.fromkeys(part.split(": ")[0] for part in document["unsupported"]))
     if document["starts"] is None:
         return _("Cannot predict the start of {broker}: mqtool does not read {parts}").format(
@@ -146,13 +149,12 @@ def progress_rows(document: dict[str, Any]) -> list[tuple[str, object]]:
     parts = [_("{name} to {offset:,}").format(name=_(_POINTERS[name]), offset=pointer["offset"]) + _behind(pointer)
              for name, pointer in at.items() if pointer["offset"] is not None
              and (name != "committed" or pointer["behind_bytes"])]
-    rows: list[tuple[str, object]] = [("progress", listed(parts))]
-    if window := document["crash_window"]:
-        what = _("the last {seconds:g} s before a crash of the machine: here are {messages} of them ({size}), from "
-                 "{start:,} on") if window["whole"] else _(
-                     "the last {seconds:g} s before a crash of the machine: here are at least {messages} of them "
-                     "({size}), from before {start:,} on")
-        rows.append(("the disk need not have", what.format(
+    rows: list[tuple[str, object]] = [(N_("progress"), listed(parts))]
+    if (window := document["crash_window"]) and window["messages"]:
+        what = _("{messages} of the last {seconds:g} s ({size}), from {start:,} on: a power loss can take them") \
+            if window["whole"] else _("at least {messages} of the last {seconds:g} s ({size}), from before {start:,} "
+                                      "on: a power loss can take them")
+        rows.append((N_("perhaps not on disk"), what.format(
             seconds=window["seconds"], messages=count(window["messages"], "message"), start=window["start"],
             size=exact_size(window["bytes"]))))
     return rows
@@ -191,9 +193,9 @@ def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table
     return table(title, _GROUP_COLUMNS, cells, most=most)
 
 
-def delivers_table(rows: Sequence[dict[str, Any]], title: str = "what the start delivers") -> Table:
+def delivers_table(rows: Sequence[dict[str, Any]], title: str = N_("what the start delivers")) -> Table:
     """What a start delivers, by kind, topic and delay level, from the rows of its document."""
-    cells = [[_KINDS[row["kind"]], row["topic"], row["level"] or "", *(
+    cells = [[_(_KINDS[row["kind"]]), row["topic"], row["level"] or "", *(
         Text(f"{row[name]:,}", style=_TOLD[name] if row[name] else "") for name in _TOLD)] for row in rows]
     return table(title, ["kind", "topic", ">delay level", ">a second time", ">at once", ">later",
                                              ">never"], cells, most=_DELIVERS)
@@ -203,8 +205,8 @@ def delivers_table(rows: Sequence[dict[str, Any]], title: str = "what the start 
 
 
 _WORDS = {
-    "zero-range": "zero a range", "write-range": "overwrite", "install": "install", "write-file": "write a small file",
-    "retire": "quarantine", "retire-folder": "quarantine a folder",
+    "zero-range": N_("zero a range"), "write-range": N_("overwrite"), "install": N_("install"),
+    "write-file": N_("write a small file"), "retire": N_("quarantine"), "retire-folder": N_("quarantine a folder"),
 }
 _STEPS, _NAMED, _LOSSES = 12, 20, 40
 
@@ -217,12 +219,14 @@ def show_plan(out: Printer, plan: Plan) -> None:
     """Show steps, grouped by kind and folder, then the loss statement."""
     if not plan.steps:
         return
-    out.show(Text(f"plan {plan.id}: {count(len(plan.steps), 'step')}", style="bold"), steps_table(plan.steps))
+    title = _("plan {id}: {steps}").format(id=plan.id, steps=count(len(plan.steps), "step"))
+    out.show(Text(title, style="bold"), steps_table(plan.steps))
     if choices := plan.summary.get("config"):
-        rows = [[item["file"], item["action"], item["text"]] for item in choices]
+        rows = [[item["file"], _(item["action"]), retold(item["text"])] for item in choices]
         out.show(table("config files", ["file", "what is done", "*why"], rows))
     lost = loss_statement(plan.loss, plan.summary.get("index_units", 0))
-    out.show(*(Text(f"assumed: {text}") for text in plan.summary.get("assumptions", ())), lost)
+    assumed = plan.summary.get("assumptions", ())
+    out.show(*(Text(_("assumed: {text}").format(text=retold(text))) for text in assumed), lost)
 
 
 def room_text(room: Room, place: str) -> str:
@@ -236,24 +240,24 @@ def room_text(room: Room, place: str) -> str:
 def steps_table(steps: Sequence[Step]) -> Table:
     """Steps one by one; if there are many, by kind and folder, but removed files by name."""
     if len(steps) <= _STEPS:
-        return table("", ["what", "file", "where"], ((_WORDS.get(s.kind, s.kind), s.file, _where(s)) for s in steps))
+        return table("", ["what", "file", "where"], ((_(_WORDS.get(s.kind, s.kind)), s.file, _where(s)) for s in steps))
     groups: dict[tuple[str, str], list[Step]] = defaultdict(list)
     for step in steps:
         groups[step.kind, step.file.rpartition("/")[0] or "."].append(step)
     rows = []
     for (kind, folder), group in sorted(groups.items(), key=lambda item: (item[0][0] != Retire.kind, -len(item[1]))):
         if kind == Retire.kind and len(group) <= _NAMED:
-            rows += [[_WORDS[kind], step.file, "1 file", ""] for step in group]
+            rows += [[_(_WORDS[kind]), step.file, count(1, "file"), ""] for step in group]
         else:
             size = human_size(sum(map(_size, group))) if any(map(_size, group)) else ""
-            rows.append([_WORDS.get(kind, kind), f"{folder}/", count(len(group), "file"), size])
+            rows.append([_(_WORDS.get(kind, kind)), f"{folder}/", count(len(group), "file"), size])
     return table("", ["what", "where", ">files", ">bytes"], rows, most=_STEPS + _NAMED)
 
 
 def _where(step: Step) -> str:
     start, stop = getattr(step, "start", None), getattr(step, "stop", None)
     if start is not None and stop is not None:
-        return f"{start:,} to {stop:,} ({human_size(stop - start)})"
+        return _("{start:,} to {stop:,} ({size})").format(start=start, stop=stop, size=human_size(stop - start))
     size = _size(step)
     return human_size(size) if size else ""
 
@@ -268,26 +272,30 @@ def loss_statement(loss: Sequence[dict[str, Any]], index_units: int = 0) -> Show
     """The table of what is lost. `index_units`: units of messages that no log file holds, if only the index tells."""
     if not loss and index_units:
         entries = count(index_units, "entry", "entries")
-        return Text(f"An unknown number of messages is lost: the index has {entries} for some.", style="red")
+        unknown = _("An unknown number of messages is lost: the index has {entries} for some.")
+        return Text(unknown.format(entries=entries), style="red")
     if not loss:
-        return Text("No message is known to be lost.", style="green")
+        return Text(_("No message is known to be lost."), style="green")
     rows = [[item.get("topic", "?"), item.get("queue", "?"), item.get("messages", "?"), _offsets(item), _span(item),
-             item.get("cause", "")] for item in loss]
-    columns = ["topic", ">queue", ">messages", ">queue offsets", "stored", "*cause"]
-    return table(f"what is lost: {count(lost_by(loss), 'message')}", columns, rows, most=_LOSSES)
+             _(item.get("cause", ""))] for item in loss]
+    return table(_("what is lost: {messages}").format(messages=count(lost_by(loss), "message")), [
+        "topic", ">queue", ">messages", ">queue offsets", "stored", "*cause"], rows, most=_LOSSES)
 
 
 def _offsets(item: dict[str, Any]) -> str:
     first, last = item.get("first_offset"), item.get("last_offset")
-    return "" if first is None else str(first) if last in (None, first) else f"{first} to {last}"
+    if first is None or last in (None, first):
+        return "" if first is None else str(first)
+    return _("{first} to {last}").format(first=first, last=last)
 
 
 def _span(item: dict[str, Any]) -> str:
     begin, end = item.get("begin") or 0, item.get("end") or 0
     if not begin and not end:
-        return "unknown"
+        return _("unknown")
     # times are those of adjacent records: with one neighbour there is no span
-    return f"near {human_time(begin)}" if begin == end else f"{human_time(begin)} to {human_time(end)}"
+    return _("near {first}" if begin == end else "{first} to {last}").format(
+        first=human_time(begin), last=human_time(end))
 
 
 def losses(made: RecoverPlan, mendable: str = N_("--mend-bits would restore")) -> str:

@@ -34,12 +34,12 @@ from recover.change.journal import (
 from recover.change.lock import UNKNOWN_HOLDER, is_own_lock_file, probe, refuse_if_held, store_lock
 from recover.change.model import InPlace, Plan
 from recover.change.owner import acting, acting_owner, permission_remedy, refuse_unreadable
-from recover.change.places import Places, check_alone, check_changeable, check_space
+from recover.change.places import Places, check_alone, check_changeable, check_space, room_for
 from recover.change.preconditions import StaleRefusal, check, check_same_store, check_watched, compare, detach
 from recover.change.steps import batches, work_of
 from recover.findings.code import Interrupted, Refusal
 from recover.findings.model import few
-from recover.store.reading import file_crc
+from recover.store.reading import file_crc, kept_open
 
 Progress = Callable[[int, int, str], None]
 """Called with (steps done, total steps, description of the next one)."""
@@ -98,7 +98,8 @@ def apply_plan(
     with store_locked(root, given, "nothing was changed", "the command", as_root=as_root, beside=beside):
         run = _begun(root, plan, given)
         if run is None:
-            whole = _checked(root, plan, given, journal)
+            with kept_open():
+                whole = _checked(root, plan, given, journal)
             try:
                 run = start(root, whole, interrupted, given, journal)
             except BaseException:
@@ -147,7 +148,7 @@ def _checked(root: Path, plan: Plan, parts: tuple[str, ...], journal: Path | Non
     refuse_unreadable(root, (state.file for state in (*plan.preconditions, *plan.watched)))
     whole = detach(plan, root)
     check_changeable(root, whole.steps, beside=journal)
-    check_space(root, whole, journal)
+    check_space(room_for(root, whole, journal))
     return whole
 
 
@@ -266,12 +267,15 @@ def _one_batch(run: Run, batch: list[int]) -> None:
     Places(run.root, run.parts).check(run.plan.steps[number] for number in batch)
     works = [(number, work_of(run, number)) for number in batch]
     promised = set(run.promised)
-    prepared = [(number, *work.prepare(promised)) for number, work in works if run.statuses[number] == "untouched"]
+    with kept_open():  # many steps change one file
+        prepared = [(number, *work.prepare(promised)) for number, work in works if run.statuses[number] == "untouched"]
     disk.sync_all(path for _, _, paths in prepared for path in paths)
     record_all(run, "begin", [{"step": number, **facts} for number, facts, _ in prepared])
     disk.sync_all([path for _, work in works for path in work.make_room()])
     disk.sync_all([path for _, work in works for path in work.perform()])
-    record_all(run, "done", [{"step": number, "after": work.settle()} for number, work in works])
+    with kept_open():
+        settled = [{"step": number, "after": work.settle()} for number, work in works]
+    record_all(run, "done", settled)
 
 
 def _reverted(run: Run, error: OSError | Refusal) -> Refusal:
@@ -397,10 +401,7 @@ def _last_states(run: Run) -> dict[str, dict[str, Any] | None]:
 def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Undone:
     """Revert the begun steps, the last first, then restore the directories' times."""
     steps, statuses = run.plan.steps, run.statuses
-    for name in sorted(name for place in run.places for name in (place / "retired").iterdir()):
-        # second name of a file whose step never began: without this the file would count as shared for ever
-        if statuses[int(name.name)] == "untouched":
-            (disk.rmdir if name.is_dir() and not name.is_symlink() else disk.unlink)(name)
+    _drop_second_names(run)
     begun = [number for number, status in enumerate(statuses) if status != "untouched"]
     for batch in reversed(list(batches(run.root, steps))):
         left = [number for number in reversed(batch) if statuses[number] not in ("untouched", "reverted")]
@@ -420,6 +421,13 @@ def revert_begun(run: Run, progress: Progress | None, interrupted: Callable[[], 
     files = sorted({steps[number].file for number in begun})
     removed = [file for file in files if not os.path.lexists(run.root / file)]
     return Undone(run.info(), tuple(files), tuple(removed))
+
+
+def _drop_second_names(run: Run) -> None:
+    """Remove the second names of files whose step never began: with them, these would count as shared for ever."""
+    for name in sorted(name for place in run.places for name in (place / "retired").iterdir()):
+        if run.statuses[int(name.name)] == "untouched":
+            (disk.rmdir if name.is_dir() and not name.is_symlink() else disk.unlink)(name)
 
 
 def _revert(run: Run, batch: list[int]) -> None:

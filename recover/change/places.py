@@ -15,6 +15,7 @@ import stat
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -236,18 +237,19 @@ def room_for(root: Path, plan: Plan, journal: Path | None = None) -> list[Room]:
         needed[store] += RESERVE + _RECORDS * len(plan.steps)
     undo = 0
     existing = existing_folders(root)
+    folder_of = cache(lambda name: (root / name, os.stat(root / name).st_dev))
     for step in plan.steps:
         if isinstance(step, RetireFolder):
             continue
         path = root / step.file
         content = step.content.allocated if step.content is not None else 0
-        place = path if path.exists() else root / existing(step.file)
-        device = place.stat().st_dev
+        is_there = path.exists()
+        place, device = (path, path.stat().st_dev) if is_there else folder_of(existing(step.file))
         places.setdefault(device, place)
         needed[aside] += content
         in_place = isinstance(step, InPlace)
         old = _data_bytes(path, step.start, step.stop) if isinstance(step, InPlace) else \
-            _data_bytes(path, 0, path.stat().st_size) if path.exists() else 0
+            _data_bytes(path, 0, path.stat().st_size) if is_there else 0
         undo += old
         if in_place or device != aside:
             needed[device] += content
@@ -261,9 +263,9 @@ def _free(place: Path) -> int:
     return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize
 
 
-def check_space(root: Path, plan: Plan, journal: Path | None = None) -> None:
-    """`Refusal` if a file system that the plan writes to has fewer free bytes than it may need."""
-    for room in room_for(root, plan, journal):
+def check_space(rooms: Iterable[Room]) -> None:
+    """`Refusal` if a file system that a plan writes to has fewer free bytes than it may need."""
+    for room in rooms:
         if not room.is_enough:
             raise Refusal(
                 f"{room.needed:,} bytes are needed on the file system of {room.place}, {room.free:,} are free",

@@ -12,7 +12,7 @@ from formats.native.rows import BITS, FLAGS
 from formats.record import BLANK_SIZE, HEAD, MAGIC_V1, MAGIC_V2
 from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
-from recover.broker.settings import KNOWN, BrokerSettings, has_blank_after_log, java_integer
+from recover.broker.settings import BrokerSettings, has_blank_after_log
 from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, TRIMMED_TEXT, V2_RECORDS
 from recover.findings.code import BY_HAND, Severity, remedy_of
 from recover.findings.log_codes import FIND_FILES, FIND_WHOLE, HALVES, NAMELESS, ONE_MISSING, STANDS_FOR
@@ -22,6 +22,7 @@ from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
 from recover.reading.books import unread_before_begin
 from recover.reading.edits import Edit
+from recover.reading.facts import HOUR_MS, RETENTION, retention_hours
 from recover.reading.placed import Placed
 from recover.reading.policy import POLICIES
 from recover.reading.restore import copies_in_twins
@@ -38,9 +39,7 @@ if TYPE_CHECKING:
 NOT_A_FILE = "commitlog-not-a-file"
 SIZE_UNTOLD = "commitlog-size-untold"
 FILE_ALONE = "commitlog-file-alone"
-_RETENTION = "fileReservedTime"
 _NO_RETENTION = FIND_FILES + "Only deletion by hand or a full disk explains that they are missing."
-_HOUR_MS = 3_600_000
 
 
 def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
@@ -134,10 +133,9 @@ def first_file_findings(store: Store, log: LogView, topics: Topics) -> Iterator[
     """
     if log.min_offset == 0 or not log.files or not log.tally.newest_timestamp:
         return
-    stated = java_integer(store.options.settings.get(_RETENTION, ""))
-    hours = int(KNOWN[_RETENTION].default) if stated is None else stated
+    hours = retention_hours(store)
     first, newest = first_timestamp(log), log.tally.newest_timestamp
-    late, age = newest - first < hours * _HOUR_MS, max(0, newest - first) // _HOUR_MS
+    late, age = newest - first < hours * HOUR_MS, max(0, newest - first) // HOUR_MS
     # no broker keeps messages for less than an hour
     remedy = (logs_beside_remedy(store) or (None if age else _NO_RETENTION)) if late else None
     if unread := unread_before_begin(store, log, topics) if late else []:
@@ -167,17 +165,17 @@ def expiring_files(store: Store, log: LogView, settings: BrokerSettings, now: in
 
     Not for a log with a message of the last day: its broker deletes files every day.
     """
-    hours = settings.number(_RETENTION)
-    if not hours or now - log.tally.newest_timestamp < 24 * _HOUR_MS:
+    hours = settings.number(RETENTION)
+    if not hours or now - log.tally.newest_timestamp < 24 * HOUR_MS:
         return
     files = store.commitlog.files
     ages = [now - file.path.stat().st_mtime_ns // 1_000_000 for file in files[:-1]]
-    if count := len([*takewhile(lambda age: age > hours * _HOUR_MS, ages)]):
-        given = _RETENTION in settings.given
+    if count := len([*takewhile(lambda age: age > hours * HOUR_MS, ages)]):
+        given = RETENTION in settings.given
         yield finding("start-expires-files", broker=str(settings.version), count=count, of=len(files), hours=hours,
                       default="" if given else ", the default", first=files[0].path.name,
                       last=files[count - 1].path.name, when=settings.given.get("deleteWhen", "04"),
-                      keeps=max(ages) // _HOUR_MS + 72, severity=None if given else "info")
+                      keeps=max(ages) // HOUR_MS + 72, severity=None if given else "info")
 
 
 def first_timestamp(log: LogView) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from recover.cluster.jobs import TaskReads, Views, enter, run_job, watch
-from recover.cluster.session import SparkSettings, session_for
+from recover.cluster.session import Session, SparkSettings, session_for
 from recover.cluster.splits import PackedLater, has_retry_left, unpack_split
 from recover.export.messages import Counts
 from recover.export.select import Choice, Wanted
@@ -34,6 +34,9 @@ from recover.store.source import StorePath, open_file
 _TABLE = 64 << 20
 _WAVE, _TASKS_A_CORE = 64, 4
 _MOST_FOLDERS = 1 << 20
+
+_Answer = tuple[Written, list[str], TaskReads]
+"""What a task wrote, the files created, and what was read for it."""
 
 
 def export_on_spark(
@@ -57,28 +60,19 @@ def export_on_spark(
     size = 0
     try:
         session, views, named = session_for(settings), Views(time.time()), set[str]()
-        asked = _questions(scanned, wanted, part, session.attempts)
-        # in waves, so that progress shows
-        size_of_wave = max(_WAVE, _TASKS_A_CORE * watch(session, lambda: session.cores, "how many cores"))
-        while wave := [*islice(asked, size_of_wave)]:
-            found = ask([(split, export) for split, export in wave if not split.is_here])
-            own = [(split, export) for split, export in wave if split.is_here]
-            here = [(PackedLater(split), export) for split, export in own if not _is_laid_over(export.mapped_file)]
-            # only this process has files with displaced records laid over them
-            laid = [export(split) for split, export in own if _is_laid_over(export.mapped_file)]
-            for written, files, reads in [*found, *run_job(session, export_sent, here, "export"), *laid]:
-                if not session.is_local:
-                    views.take(reads)
-                topics.update(written.topics)
-                size += written.size
-                for line in written.notes:
-                    note(line if session.is_local else f"host {reads.host}: {line}")
-                if missing := [file for file in files if not (part / file).exists()]:
-                    raise Refusal(f"an executor wrote {missing[0]}, which is not in {part}",
-                                  "Write to a folder that all workers share.", path=str(part))
-                named.update(files)
-                if progress is not None:
-                    progress(written.size, written.topics.total())
+        for written, files, reads in _answers(session, _questions(scanned, wanted, part, session.attempts)):
+            if not session.is_local:
+                views.take(reads)
+            topics.update(written.topics)
+            size += written.size
+            for line in written.notes:
+                note(line if session.is_local else f"host {reads.host}: {line}")
+            if missing := next((file for file in files if not (part / file).exists()), None):
+                raise Refusal(f"an executor wrote {missing}, which is not in {part}",
+                              "Write to a folder that all workers share.", path=str(part))
+            named.update(files)
+            if progress is not None:
+                progress(written.size, written.topics.total())
         for path in part.rglob("*.parquet"):
             if str(path.relative_to(part)) not in named:
                 path.unlink()  # a task that ran twice wrote it, or one that failed
@@ -87,6 +81,19 @@ def export_on_spark(
         shutil.rmtree(part, ignore_errors=True)
         raise
     return topics, size
+
+
+def _answers(session: Session, asked: Iterator[tuple[Split, SplitExport]]) -> Iterator[_Answer]:
+    """Yield the answers to all questions, in waves, so that progress shows: each is put where the rows of its split
+    are, or gets them sent."""
+    size_of_wave = max(_WAVE, _TASKS_A_CORE * watch(session, lambda: session.cores, "how many cores"))
+    while wave := [*islice(asked, size_of_wave)]:
+        there = ask([(split, export) for split, export in wave if not split.is_here])
+        own = [(split, export) for split, export in wave if split.is_here]
+        here = [(PackedLater(split), export) for split, export in own if not _is_laid_over(export.mapped_file)]
+        # only this process has files with displaced records laid over them
+        laid = [export(split) for split, export in own if _is_laid_over(export.mapped_file)]
+        yield from [*there, *run_job(session, export_sent, here, "export"), *laid]
 
 
 def _is_laid_over(mapped_file: MappedFile) -> bool:
@@ -119,8 +126,8 @@ class SplitExport(Struct, frozen=True):
     attempts: int
     doubted: dict[int, list[str]] = {}
 
-    def __call__(self, split: Split) -> tuple[Written, list[str], TaskReads]:
-        """Return what was written, the files created, and what was read for it.
+    def __call__(self, split: Split) -> _Answer:
+        """Export the split.
 
         A read error is returned only on the last attempt. Each attempt writes files of its own: one that Spark kills
         must not have one of another half overwritten.
@@ -150,7 +157,7 @@ class SplitExport(Struct, frozen=True):
 
 def export_sent(
     tasks: Iterable[tuple[PackedLater | bytes, SplitExport]]
-) -> Iterator[tuple[Written, list[str], TaskReads]]:
+) -> Iterator[_Answer]:
     """Run exports of splits whose rows are sent by the driver."""
     enter()
     for rows, export in tasks:

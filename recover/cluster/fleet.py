@@ -212,9 +212,7 @@ def verify_fleet(
     with ThreadPoolExecutor(_LISTING_THREADS) as pool:
         found = [*pool.map(lambda place: listed(place, rules), places)]
     last = None if everything else last_run(into)
-    before = {} if last is None else {row.store: row for row in _rows(into, last)}
-    rows = {item.place: structs.replace(before[item.place], read=False) for item in found
-            if item.fingerprint and item.place in before and before[item.place].fingerprint == item.fingerprint}
+    rows = _unchanged(into, last, found)
     try:
         for folder in made.values():
             folder.mkdir(parents=True)
@@ -241,6 +239,13 @@ def verify_fleet(
             shutil.rmtree(folder, ignore_errors=True)
         raise
     return run, ordered
+
+
+def _unchanged(into: Path, last: str | None, found: Iterable[Listed]) -> dict[str, StoreRow]:
+    """Return the rows of an earlier run, by place, of the stores whose listing is as it was then."""
+    listings = {(item.place, item.fingerprint) for item in found if item.fingerprint}
+    before = () if last is None else _rows(into, last)
+    return {row.store: structs.replace(row, read=False) for row in before if (row.store, row.fingerprint) in listings}
 
 
 def _verified(

@@ -5,6 +5,7 @@
 2. `TABLE_files` has a row a log file and run, with the file's stamp and sums. A run reads the log files whose stamp is
    not that of their last row: of a store that grew, the new files and the last one.
 3. What it reads of a file replaces what the table had of it, so no message is there twice, by whatever it was changed.
+   A MERGE by store and offset would keep those that the file no longer has, and compare every row to add the new ones.
    Files that expired stay in the table.
 4. The rows of `TABLE_files` come last. A run that fails before has none, and the next one reads its files again.
 
@@ -17,7 +18,7 @@ import hashlib
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -160,32 +161,22 @@ def export_into(
     run, target = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ"), Target(table)
     session = (running_session() if settings is None else None) or session_for(settings or spark_settings(None, ()))
     asked = f"{_FORM} {topic} {with_body}"
-    logs = {place: _Log(place, asked) for place in places}
-    check_executors(session, [path for log in logs.values() for path in log.ends])
+    logs = [_Log(place, asked) for place in places]
+    check_executors(session, [path for log in logs for path in log.ends])
 
     def work() -> Exported:
         spark = session.sql()
         register(spark)
         _refuse_strange(spark, target, with_body=with_body)
-        before = _last_rows(spark, target)
-        found, wanted = list[FileRow](), list[tuple[_Log, set[str]]]()
-        for place, log in logs.items():
-            rows = [FileRow(run, place, name, stamp) for name, stamp in log.stamps.items()]
-            kept = {row.file: structs.replace(old, run=run, read=False) for row in rows
-                    if row.stamp and (old := before.get((place, row.file))) is not None and old.stamp == row.stamp}
-            found += [kept.get(row.file, row) for row in rows]
-            if new := {row.file for row in rows} - kept.keys():
-                wanted.append((log, new))
-        if not wanted:
-            target.files.append(_frame(spark, found))
-            return Exported(run, found, Counter())
-        note(f"reading {sum(len(new) for _, new in wanted):,} of {len(found):,} log files")
-        target.replace(spark, _messages(session, wanted, run, topic, with_body=with_body))
-        files = {(log.place, name) for log, new in wanted for name in new}
-        sums, topics, gone = _sums(target.rows(spark, _schema(with_body)), files, run)
-        for store, file in gone:
-            target.drop(spark, store, file)
-        found = [structs.replace(row, **sums.get((row.store, row.file), {})) if row.read else row for row in found]
+        before, topics = _last_rows(spark, target), Counter[str]()
+        found = [row for log in logs for row in log.rows(run, before)]
+        if files := {(row.store, row.file) for row in found if row.read}:
+            note(f"reading {len(files):,} of {len(found):,} log files")
+            target.replace(spark, _messages(session, logs, files, run, topic, with_body=with_body))
+            sums, topics, gone = _sums(target.rows(spark, _schema(with_body)), files, run)
+            for store, file in gone:
+                target.drop(spark, store, file)
+            found = [structs.replace(row, **sums.get((row.store, row.file), {})) for row in found]
         target.files.append(_frame(spark, found))
         return Exported(run, found, topics)
 
@@ -206,6 +197,17 @@ class _Log:
         held = not is_remote(place) and probe(self.store.root) is not None
         self.stamps = {file.name: "" if held and file is self.files[-1] else _stamp(file, asked, now)
                        for file in self.files}
+
+    def rows(self, run: str, before: Mapping[tuple[str, str], FileRow]) -> list[FileRow]:
+        """Return a row for each log file; one that has the stamp of its row `before` has the sums of that, too."""
+        found = []
+        for name, stamp in self.stamps.items():
+            old = before.get((self.place, name))
+            if old is not None and stamp and old.stamp == stamp:
+                found.append(structs.replace(old, run=run, read=False))
+            else:
+                found.append(FileRow(run, self.place, name, stamp))
+        return found
 
     @property
     def ends(self) -> list[Path]:
@@ -232,7 +234,8 @@ def _schema(with_body: bool) -> str:
 
 
 def _messages(
-    session: Session, wanted: Iterable[tuple[_Log, set[str]]], run: str, topic: str | None, *, with_body: bool
+    session: Session, logs: Iterable[_Log], files: Collection[tuple[str, str]], run: str, topic: str | None, *,
+    with_body: bool,
 ) -> Any:
     """Return the messages of some files as a DataFrame: one job for all stores, a task a split."""
     from pyspark.sql import functions
@@ -247,9 +250,9 @@ def _messages(
     shares: list[Any] = []
     options = {"path": "/", "body": str(with_body).lower(), "splitSize": str(session.settings.split_size)}
     reader: Any = CommitlogSource(options).reader(own)
-    for log, names in wanted:
+    for log in logs:
         parts = [part for part in log_parts(log.store, Filters(), session.settings.split_size)
-                 if part.mapped_file.name in names]
+                 if (log.place, part.mapped_file.name) in files]
         shares += reader.shares(log.store, log.place, parts, Filters())
 
     def read(batches: Iterable[Any]) -> Iterator[Any]:

@@ -159,7 +159,7 @@ def deleted_topics(log: LogView, topics: Topics, names: Iterable[str]) -> list[s
     last = np.zeros(len(log.queues), dtype=np.int64)
     splits = [*log.splits_of(numbers)]
     for split, times in zip(splits, ask([(split, _last_times) for split in splits]), strict=True):
-        own = split.numbers if split.summary is not None else np.arange(times.size)
+        own = split.numbering(times.size)
         last[own] = np.maximum(last[own], times)
     times_of: dict[str, int] = defaultdict(int)
     for number in numbers:
@@ -257,7 +257,8 @@ class QueueVerdict(Struct):
     """The result of checking one queue. `end`: queue offset after its last unit; `min_index`: queue offset at which its
     first file starts; `sound` is false if a rebuild would change it. `lost`, `beyond` and `wrong` list (queue offset,
     phy_offset, size) of units in damaged ranges, past the log's end, and naming no right record; `wrong_tags` are the
-    tags codes of the last. `missing_offsets` (int64, ascending): positions without a unit."""
+    tags codes of the last. `missing_offsets` (int64, ascending): positions without a unit. `live`: where the files hold
+    exactly the log's units, one a queue offset from there to `end`; None where cells were judged one by one."""
 
     key: QueueKey
     units: int = 0
@@ -271,6 +272,7 @@ class QueueVerdict(Struct):
     wrong: list[tuple[int, int, int]] = field(default_factory=list)
     wrong_tags: list[int] = field(default_factory=list)
     missing_offsets: Rows = np.empty(0, dtype=np.int64)
+    live: int | None = None
     findings: list[Finding] = field(default_factory=list)
 
     @property

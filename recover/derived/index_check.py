@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -199,28 +199,15 @@ def compare_file(
     Only units of messages before `min_offset` of the log may come first. `held`: the sum of the units; if None, it is
     computed on `beside`. `ReadFailure` if a part of the file cannot be read.
     """
-    if file.length != geometry.size:
-        return None
-    with open_file(file.path) as reader:
-        header = _plausible_header(reader, geometry)
-        if header is None:
-            return None
-        expired, begin_offset, total = _expired_head(reader, geometry, header, min_offset)
-        few = reader.read(geometry.unit_offset(expired + 1), _PROBE_UNITS * INDEX_UNIT.size)
-    unit = INDEX_UNIT.decode(few[: INDEX_UNIT.size].ljust(INDEX_UNIT.size, b"\0"))
-    found = yield from stream.head(unit.phy_offset, unit.key_hash)
-    if found is None:
+    head = None if file.length != geometry.size else _read_head(file, geometry, min_offset)
+    found = None if head is None else (yield from stream.head(head.unit.phy_offset, head.unit.key_hash))
+    if head is None or found is None:
         return None
     split, timestamp, before = found
-    units, seconds = range(expired + 1, header.index_count), 0 if expired else unit.time_diff
-    if expired:
-        begins = header.begin_timestamp, header.begin_timestamp
-        possible = 0 < header.begin_timestamp <= header.end_timestamp
-    else:
-        begins = timestamp - 1000 * seconds if seconds else 0, timestamp
-        begin_offset, possible = unit.phy_offset, seconds >= 0
-    if not possible or (header.begin_timestamp, header.begin_phy_offset) != (begins[1], begin_offset):
+    header, begins = head.header, head.begins(timestamp)
+    if begins is None:
         return None
+    units = range(head.expired + 1, header.index_count)
     computing: Future[UnitsTotal | None] | None = None
     for rule, numbers in stream.by_rule.items():
         start = int(numbers.starts[split]) + before[rule - native.TAKE_KEYS]
@@ -230,21 +217,70 @@ def compare_file(
         # a few units tell which rule holds
         first = structs.replace(spans[0][1], count=min(spans[0][1].count, _PROBE_UNITS))
         (begin,) = yield from stream.sums([(spans[0][0], first)])
-        if _unit_sum(few[: first.count * INDEX_UNIT.size], first.number)[0] != begin.sum:
+        if _unit_sum(head.few[: first.count * INDEX_UNIT.size], first.number)[0] != begin.sum:
             continue
         if held is None:
             computing = computing or beside.submit(units_total, geometry, SEED, file)
         sums = yield from stream.sums(spans)
         held = computing.result() if computing is not None else held
-        if held is None or held.count != header.index_count:
-            return None
-        if not held.slots <= header.hash_slot_count < header.index_count:
+        if held is None or not head.counts(held):
             return None
         ends = sums[-1].end_timestamp, sums[-1].end_offset
         live = sum(it.sum for it in sums)
-        if ends == (header.end_timestamp, header.end_phy_offset) and (total + live) % (1 << 64) == held.sum:
-            return Compared(_verdict_of(file, header, held.slots, rule, sums, unit, expired), spans, seconds)
+        if ends == (header.end_timestamp, header.end_phy_offset) and (head.total + live) % (1 << 64) == held.sum:
+            return Compared(_verdict_of(file, header, held.slots, rule, sums, head.unit, head.expired), spans,
+                            head.seconds)
     return None
+
+
+class _Head(Struct, frozen=True):
+    """The begin of an index file: its header, how many units of expired messages come first, the phy offset of the
+    first of them and their sum (`total`), and the bytes of a few live units after them."""
+
+    header: IndexHeader
+    expired: int
+    first_expired: int
+    total: int
+    few: bytes
+
+    @property
+    def unit(self) -> IndexUnit:
+        """The first live unit."""
+        return INDEX_UNIT.decode(self.few[: INDEX_UNIT.size].ljust(INDEX_UNIT.size, b"\0"))
+
+    @property
+    def seconds(self) -> int:
+        """The time difference of the file's first unit, 0 if that has expired."""
+        return 0 if self.expired else self.unit.time_diff
+
+    def begins(self, timestamp: int) -> tuple[int, int] | None:
+        """The first and the last time at which the file can begin, given that of the first live message; None if the
+        header contradicts it."""
+        header = self.header
+        if self.expired:
+            begins, offset = (header.begin_timestamp, header.begin_timestamp), self.first_expired
+            possible = 0 < header.begin_timestamp <= header.end_timestamp
+        else:
+            begins = timestamp - 1000 * self.seconds if self.seconds else 0, timestamp
+            offset, possible = self.unit.phy_offset, self.seconds >= 0
+        agrees = (header.begin_timestamp, header.begin_phy_offset) == (begins[1], offset)
+        return begins if possible and agrees else None
+
+    def counts(self, held: UnitsTotal) -> bool:
+        """Whether the header counts what the file holds."""
+        count = self.header.index_count
+        return held.count == count and held.slots <= self.header.hash_slot_count < count
+
+
+def _read_head(file: IndexFileName, geometry: IndexGeometry, min_offset: int) -> _Head | None:
+    """Read the begin of a file; None without a plausible header."""
+    with open_file(file.path) as reader:
+        header = _plausible_header(reader, geometry)
+        if header is None:
+            return None
+        expired, first, total = _expired_head(reader, geometry, header, min_offset)
+        few = reader.read(geometry.unit_offset(expired + 1), _PROBE_UNITS * INDEX_UNIT.size)
+    return _Head(header, expired, first, total, few)
 
 
 def _plausible_header(reader: FileReader, geometry: IndexGeometry) -> IndexHeader | None:
@@ -594,38 +630,41 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
     stream = IndexStream(log.splits())
-    geometry, folder = index_geometry(store, listing), store.relative(listing.directory)
+    geometry = index_geometry(store, listing)
     report = IndexReport(listing, geometry, stream)
     found = report.findings = [odd_index_name(store, odd) for odd in listing.odd]
-    compared: Iterator[Compared | OSError | None] = iter(()) if geometry is None else compare_files(
+    compared: Iterator[Compared | OSError | None] = repeat(None) if geometry is None else compare_files(
         listing.files, geometry, stream, log.min_offset, _totals_there(log, listing.files, geometry))
-    for file in listing.files:
+    for file, beside in zip(listing.files, compared, strict=False):
         if not file.is_time:
             found.append(odd_index_name(store, OddName(file.path, FILE, file.length)))
-        if geometry is not None:
-            found += _check_file(store, log, report, file, geometry, next(compared))
+        found += _check_file(store, log, report, file, beside)
     checkpoint = store.checkpoint(extend=True)
     stream.tags = TagHistory.infer([run for verdict in report.verdicts for run in verdict.tag_runs],
                                    _writes_tag_units(store, checkpoint))
-    checkpoint_time = None if checkpoint is None else checkpoint.index_msg_timestamp
-    if not listing.files and checkpoint_time == 0 and stream.has_units:
-        report.switched_off = True
-        found.append(finding("index-switched-off", folder))
-    else:
-        found += _missing_units(store, report)
-    if geometry is None:
-        found.append(finding("index-sizes-unknown", folder))
-    else:
-        empty = [v for v in report.verdicts[:-1] if v.units * _NEAR_EMPTY_PART < geometry.capacity]
-        if len(empty) >= _NEAR_EMPTY_FILES:
-            found.append(_finding_on(store, empty, "index-near-empty-files", bytes=sum(v.file.length for v in empty)))
-    newer = [v for v in report.verdicts if store.has_abort and v.header.end_timestamp > (checkpoint_time or 0)]
-    if newer:
-        found.append(_finding_on(store, newer, "index-newer-than-checkpoint", more=len(newer) - 1,
-                               checkpoint=checkpoint_time or 0))
+    for question in (_missing_units, _sizes, _newer):
+        found += question(store, report, checkpoint)
     for verdict in report.verdicts:
         found += verdict.findings
     return report
+
+
+def _sizes(store: Store, report: IndexReport, _: Checkpoint | None) -> Iterator[Finding]:
+    """Whether the sizes of the files are known, and their room is used."""
+    if report.geometry is None:
+        yield finding("index-sizes-unknown", store.relative(report.listing.directory))
+        return
+    empty = [v for v in report.verdicts[:-1] if v.units * _NEAR_EMPTY_PART < report.geometry.capacity]
+    if len(empty) >= _NEAR_EMPTY_FILES:
+        yield _finding_on(store, empty, "index-near-empty-files", bytes=sum(v.file.length for v in empty))
+
+
+def _newer(store: Store, report: IndexReport, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+    """After an unclean stop, files with messages that the checkpoint does not know yet."""
+    known = 0 if checkpoint is None else checkpoint.index_msg_timestamp
+    newer = [v for v in report.verdicts if store.has_abort and v.header.end_timestamp > known]
+    if newer:
+        yield _finding_on(store, newer, "index-newer-than-checkpoint", more=len(newer) - 1, checkpoint=known)
 
 
 def _totals_there(log: LogView, files: Sequence[IndexFileName], geometry: IndexGeometry) -> dict[str, UnitsTotal]:
@@ -657,10 +696,13 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
 
 
 def _check_file(
-    store: Store, log: LogView, report: IndexReport, file: IndexFileName, geometry: IndexGeometry,
-    compared: Compared | OSError | None,
+    store: Store, log: LogView, report: IndexReport, file: IndexFileName, compared: Compared | OSError | None,
 ) -> Iterator[Finding]:
-    """Add the verdict on one file to `report`, or yield a finding for each part that cannot be read."""
+    """Add the verdict on one file to `report`, or yield a finding for each part that cannot be read; nothing if the
+    sizes are unknown."""
+    geometry = report.geometry
+    if geometry is None:
+        return
     previous = report.verdicts[-1] if report.verdicts else None
     name = store.relative(file.path)
     if isinstance(compared, Compared) and compared.seconds <= _max_first_diff(
@@ -693,8 +735,14 @@ def _check_file(
     report.verdicts.append(verdict)
 
 
-def _missing_units(store: Store, report: IndexReport) -> Iterator[Finding]:
-    """Count expected and missing units; yield a finding for each run of messages in one file."""
+def _missing_units(store: Store, report: IndexReport, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+    """Count expected and missing units; yield a finding for each run of messages in one file. None is missing where
+    the broker writes no index."""
+    never = checkpoint is not None and checkpoint.index_msg_timestamp == 0
+    if not report.listing.files and never and report.stream.has_units:
+        report.switched_off = True
+        yield finding("index-switched-off", store.relative(report.listing.directory))
+        return
     stream, where = report.stream, (_blind_ranges(report), _coverage(report.verdicts))
     whole = [stream.covered(number) for number in range(len(stream.splits))]
     found = iter(ask([(split, partial(_missing, stream.take(number), stream.marks(number), *where))

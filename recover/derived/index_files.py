@@ -325,27 +325,32 @@ def _common(length: int) -> list[IndexGeometry]:
 def _given_geometry(
     slots: int | None, entries: int | None, listing: IndexListing, voters: list[IndexFileName]
 ) -> IndexGeometry:
-    lengths = {f.length for f in listing.files}
-    said = " ".join(f"--{name} {value}" for name, value in (("index-slots", slots), ("index-entries", entries))
-                    if value is not None)
-
-    def refusal(why: str) -> UsageRefusal:
-        return UsageRefusal(f"{said} is impossible: {why}", "Leave the option out; the sizes are then inferred.")
-
     geometry = _complete(slots, entries, voters[0].length if voters else None)
-    if geometry is None or geometry.slots < 1 or geometry.entries < 2:
-        raise refusal("an index file has at least 1 slot and 2 entries, and these files are "
-                      f"{voters[0].length if voters else 0} bytes long")
-    if lengths and geometry.size not in lengths:
-        raise refusal(f"such an index file has {geometry.size} bytes, but the index files of the store have "
-                      f"{', '.join(map(str, sorted(lengths)))}")
-    fitting = [f for f in voters if f.length == geometry.size][:_VOTERS]
-    if fitting and not any(_proves(f, geometry) for f in fitting):
-        true = _majority(fitting, _common(geometry.size))
-        if true is not None and true != geometry and any(_proves(f, true) for f in fitting):
-            raise refusal(f"the keys of {fitting[0].name} hang in the chains of {true.slots} slots, with room for "
-                          f"{true.entries} entries")
+    why = _why_impossible(geometry, listing, voters)
+    if geometry is None or why is not None:
+        said = " ".join(f"--{name} {value}" for name, value in (("index-slots", slots), ("index-entries", entries))
+                        if value is not None)
+        raise UsageRefusal(f"{said} is impossible: {why}", "Leave the option out; the sizes are then inferred.")
     return geometry
+
+
+def _why_impossible(
+    geometry: IndexGeometry | None, listing: IndexListing, voters: list[IndexFileName]
+) -> str | None:
+    """Why no index file here can have this geometry, None if they can."""
+    if geometry is None or geometry.slots < 1 or geometry.entries < 2:
+        return ("an index file has at least 1 slot and 2 entries, and these files are "
+                f"{voters[0].length if voters else 0} bytes long")
+    lengths = sorted({f.length for f in listing.files})
+    if lengths and geometry.size not in lengths:
+        return (f"such an index file has {geometry.size} bytes, but the index files of the store have "
+                f"{', '.join(map(str, lengths))}")
+    fitting = [f for f in voters if f.length == geometry.size][:_VOTERS]
+    true = geometry if any(_proves(f, geometry) for f in fitting) else _majority(fitting, _common(geometry.size))
+    if true is not None and true != geometry and any(_proves(f, true) for f in fitting):
+        return (f"the keys of {fitting[0].name} hang in the chains of {true.slots} slots, with room for "
+                f"{true.entries} entries")
+    return None
 
 
 def _complete(slots: int | None, entries: int | None, length: int | None) -> IndexGeometry | None:

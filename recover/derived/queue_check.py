@@ -165,7 +165,7 @@ class QueueContent(Struct, frozen=True):
         counts = {EXPIRED: self.live - self.first, RIGHT: self.end - self.live}
         return QueueVerdict(key, self.end - self.first, self.end - self.live,
                             {kind: number for kind, number in counts.items() if number}, end=self.end,
-                            min_index=self.first)
+                            min_index=self.first, live=self.live)
 
 
 def holds_units(content: QueueContent) -> bool:

@@ -170,28 +170,34 @@ def _life(
     store: Store, key: str | None, records: list[Record], found: Answer, ops: dict[HalfName, Record] | None,
 ) -> MessageHistory:
     events = [_event(store, record) for record in records]
-    for record in records:
-        if record.topic_name in _OP_TOPICS:
-            op = _op_of(store, record, found) if ops is None else ops.get(_half_name(record))
-            if op is not None and all(event.phy_offset != op.phy_offset for event in events):
-                event = _event(store, op)
-                event.stage, event.target = "op", record.topic_name
-                event.note = f"ends the half message {record.queue_offset}"
-                events.append(event)
-                if ops is None and all(event.stage != "committed" for event in events):
-                    commit = _commit_of(store, record, op, found)
-                    events += [] if commit is None else [_event(store, commit)]
+    for half in (record for record in records if record.topic_name in _OP_TOPICS):
+        _add_end(store, half, events, found, ops)
     events.sort(key=lambda event: event.phy_offset)
-    waited: dict[str, bool] = {}
+    waited: set[str] = set()
     for event in events:
         if event.stage == "waiting":
-            waited[event.target] = True
-        elif event.stage == "sent" and waited.get(event.topic):
+            waited.add(event.target)
+        elif event.stage == "sent" and event.topic in waited:
             event.stage = "delivered"
     first = records[0]
     target = next((event.target for event in events if event.stage != "op"), first.topic_name)
     sure = found.complete and not found.damaged and not found.damaged_ranges
     return MessageHistory(key, first.keys, target, _ended(events, sure=sure), events)
+
+
+def _add_end(
+    store: Store, half: Record, events: list[Event], found: Answer, ops: dict[HalfName, Record] | None
+) -> None:
+    """Add to the events what ended a half message: its op message, and the message if that committed it."""
+    op = _op_of(store, half, found) if ops is None else ops.get(_half_name(half))
+    if op is None or any(event.phy_offset == op.phy_offset for event in events):
+        return
+    event = _event(store, op)
+    event.stage, event.target, event.note = "op", half.topic_name, f"ends the half message {half.queue_offset}"
+    events.append(event)
+    if ops is None and all(event.stage != "committed" for event in events):
+        commit = _commit_of(store, half, op, found)
+        events += [] if commit is None else [_event(store, commit)]
 
 
 def _event(store: Store, record: Record) -> Event:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 from msgspec import structs
@@ -27,43 +27,50 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
     precedence over one that would move there, unless it is empty: then it is left out. A duplicate that belongs
     elsewhere is not one.
     """
-    wrong: list[tuple[MappedFile, int]] = []
-    files: list[MappedFile] = []
-    odd: list[MappedFile] = []
-    duplicates: list[MappedFile] = []
-    size = queue.file_size
-    doubted = [mapped_file for mapped_file in (*queue.files, *queue.duplicates) if _is_doubted(mapped_file, size)]
-    taken = {mapped_file.file_from_offset for mapped_file in queue.files if mapped_file not in doubted}
-
-    def place(mapped_file: MappedFile) -> int:
-        return most_claimed([*_claims_of_place(mapped_file, size, taken)], mapped_file.file_from_offset)
-
-    moving = [mapped_file for mapped_file in doubted if place(mapped_file) != mapped_file.file_from_offset]
-    taken |= {mapped_file.file_from_offset for mapped_file in doubted if mapped_file not in moving}
-    wanted = {place(mapped_file) for mapped_file in moving} & taken
+    size, every = queue.file_size, (*queue.files, *queue.duplicates)
+    doubted = [mapped_file for mapped_file in every if _is_doubted(mapped_file, size)]
+    taken = _offsets(mapped_file for mapped_file in queue.files if mapped_file not in doubted)
+    moving = [mapped_file for mapped_file in doubted
+              if _right_place(mapped_file, size, taken) != mapped_file.file_from_offset]
+    taken |= _offsets(mapped_file for mapped_file in doubted if mapped_file not in moving)
+    wanted = {_right_place(mapped_file, size, taken) for mapped_file in moving} & taken
     empty = [mapped_file for mapped_file in queue.files
              if mapped_file.file_from_offset in wanted and mapped_file not in moving and _is_empty(mapped_file)]
-    taken -= {mapped_file.file_from_offset for mapped_file in empty}
-    for mapped_file in (*queue.files, *queue.duplicates):
-        if mapped_file in empty:
-            continue
-        right = place(mapped_file) if mapped_file in moving else mapped_file.file_from_offset
+    taken -= _offsets(empty)
+    wrong = dict[MappedFile, int]()
+    for mapped_file in moving:
+        right = _right_place(mapped_file, size, taken)  # those that moved are neighbours, too
         if right != mapped_file.file_from_offset and right not in taken:
-            wrong.append((mapped_file, right))
-            mapped_file = structs.replace(mapped_file, file_from_offset=right)
-        elif mapped_file in queue.duplicates:
-            duplicates.append(mapped_file)
-            continue
-        if mapped_file.file_from_offset % size if size > 0 else 0:
-            odd.append(mapped_file)
-            continue
-        taken.add(mapped_file.file_from_offset)
-        files.append(mapped_file)
+            wrong[mapped_file] = right
+        if mapped_file in wrong or mapped_file not in queue.duplicates:
+            taken.add(wrong.get(mapped_file, mapped_file.file_from_offset))
+    return _with_moved(queue, wrong, empty), [*wrong.items()]
+
+
+def _with_moved(
+    queue: MappedFileQueue, wrong: Mapping[MappedFile, int], empty: Collection[MappedFile]
+) -> MappedFileQueue:
+    """The queue with these files at another offset, without `empty` ones; files that keep a name that no log file can
+    have count as odd."""
+    size = queue.file_size
+    stay = [mapped_file for mapped_file in queue.files if mapped_file not in wrong and mapped_file not in empty]
+    odd = [mapped_file for mapped_file in stay if size > 0 and mapped_file.file_from_offset % size]
     if not wrong and not odd:
-        return queue, []
-    files.sort(key=lambda f: f.file_from_offset)
-    names = [*queue.odd, *(OddName(mapped_file.path, FILE, mapped_file.length) for mapped_file in odd)]
-    return MappedFileQueue(queue.directories, size, files, names, duplicates), wrong
+        return queue
+    files = [mapped_file for mapped_file in stay if mapped_file not in odd]
+    files += [structs.replace(mapped_file, file_from_offset=right) for mapped_file, right in wrong.items()]
+    return MappedFileQueue(
+        queue.directories, size, sorted(files, key=lambda mapped_file: mapped_file.file_from_offset),
+        [*queue.odd, *(OddName(mapped_file.path, FILE, mapped_file.length) for mapped_file in odd)],
+        [mapped_file for mapped_file in queue.duplicates if mapped_file not in wrong])
+
+
+def _offsets(files: Iterable[MappedFile]) -> set[int]:
+    return {mapped_file.file_from_offset for mapped_file in files}
+
+
+def _right_place(mapped_file: MappedFile, file_size: int, taken: Collection[int]) -> int:
+    return most_claimed([*_claims_of_place(mapped_file, file_size, taken)], mapped_file.file_from_offset)
 
 
 def live_copies(queue: MappedFileQueue) -> MappedFileQueue:

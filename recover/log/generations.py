@@ -268,7 +268,7 @@ def _is_broken(scans: list[FileScan]) -> bool:
 def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows | Split]]:
     """Yield each split, cut where a gap separates its rows, with the number of the file's gaps before it."""
     for split in scan.splits:
-        if split.summary is not None and bisect_left(breaks, split.first) == bisect_left(breaks, split.last):
+        if not split.is_here and bisect_left(breaks, split.first) == bisect_left(breaks, split.last):
             yield bisect_left(breaks, split.first), split
             continue
         offsets = split.records["phy_offset"]
@@ -352,8 +352,7 @@ def _sequences(scans: list[FileScan], queues: list[int], counts: Rows) -> Iterat
     for some in batches(queues, counts, _AT_ONCE):
         chosen = np.zeros(counts.size, dtype=bool)
         chosen[some] = True
-        asked = [(split, split.numbers if split.summary is not None else np.arange(counts.size))
-                 for split in splits if not split.lacks(chosen)]
+        asked = [(split, split.numbering(counts.size)) for split in splits if not split.lacks(chosen)]
         parts = [np.empty(0, dtype=RECORD)]
         for (_, numbers), own in zip(asked, ask([
             (split, partial(_of_queues, chosen[numbers])) for split, numbers in asked

@@ -19,7 +19,7 @@ from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, most_claimed
 from recover.log.split_scan import SPLIT_SIZE, OpenError, merge_queues, scan_files, splits_of
-from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Item, Result, Rows, Split, within
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Item, Result, Rows, Split, spread, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import Stamp, stamp_of
 from recover.store.store import Store
@@ -163,10 +163,8 @@ class LogView(Struct):
     def spread(
         self, function: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
     ) -> list[Result | None] | None:
-        """Return what a function says of files, asked where the rows of this log are kept (see `Holder`); None if all
-        are here."""
-        holder = next((split.holder for split in self.splits() if split.holder is not None), None)
-        return None if holder is None else holder.spread(function, items, sizes)
+        """Return what a function says of files, asked where the rows of this log are kept (see `spread`)."""
+        return spread(self.splits(), function, items, sizes)
 
     def live(self) -> Iterator[Split]:
         """Yield the rows in log order without stale and superseded records."""

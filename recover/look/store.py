@@ -41,7 +41,7 @@ from recover.log.split_scan import scan_files, splits_of
 from recover.look.crash import progress_of
 from recover.look.items import next_data
 from recover.reading.end import file_named_elsewhere
-from recover.store.columns import Rows
+from recover.store.columns import Split, ask
 from recover.store.config_files import ConfigText, read_pairs
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import ReadFailure
@@ -128,18 +128,34 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
 
 
 def _of_records(store: Store, log: LogView | None) -> Iterator[Trace]:
-    """Traces in the first and the last file of the log: of the oldest and of the newest writer. A file whose rows a
-    scan of the log has here is not read again."""
+    """Traces in the first and the last file of the log: of the oldest and of the newest writer. A file that a scan of
+    the log read is not read again: who has its rows is asked."""
     files = store.commitlog.files
-    scans = {scan.mapped_file: scan for scan in log.files if all(split.is_here for split in scan.splits)} if log else {}
+    scans = {scan.mapped_file: scan for scan in log.files} if log else {}
     for mapped_file in {files[0], files[-1]} if files else ():
         scan = scans.get(mapped_file) or scan_file(mapped_file, store.commitlog.file_size)
-        for split in scan.splits:
-            yield from _of_rows(split.records, mapped_file)
+        for marks in ask([(split, _marks_of) for split in scan.splits]):
+            yield from _of_marks(marks, mapped_file)
 
 
-def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
+class _Marks(NamedTuple):
+    """What a split tells of the releases that wrote it: bits and system flags of all its rows, and the physical offsets
+    at which the first `_SAMPLED` records without a property CRC end."""
+
+    bits: int
+    flags: int
+    ends: list[int]
+
+
+def _marks_of(split: Split) -> _Marks:
+    rows = split.records
     bits, flags = (int(np.bitwise_or.reduce(rows[name], initial=0)) for name in ("bits", "sys_flag"))
+    plain = rows[np.flatnonzero((rows["bits"] & BIT_PROP_CRC) == 0)[:_SAMPLED]]
+    return _Marks(bits, flags, (plain["phy_offset"] + plain["size"]).tolist())
+
+
+def _of_marks(marks: _Marks, mapped_file: MappedFile) -> Iterator[Trace]:
+    bits, flags, ends = marks
     if bits & BIT_V2:
         yield Trace("5.1.0", "records with the V2 magic")
     # compression type bits come from the producer: brokers of all releases store what the client sent
@@ -149,8 +165,7 @@ def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
         yield Trace("4.6.0", "records with IPv6 hosts")
     if bits & BIT_PROP_CRC:
         yield Trace("5.2.0", "records with a property CRC")
-    plain = rows[(rows["bits"] & BIT_PROP_CRC) == 0][:_SAMPLED]
-    stops = (plain["phy_offset"] + plain["size"] - mapped_file.file_from_offset).tolist()
+    stops = [end - mapped_file.file_from_offset for end in ends]
     with open_file(mapped_file.path) as reader, contextlib.suppress(ReadFailure):
         # a record without properties ends with their length
         if any(end != bytes(2) and end[1:] != props.PROPERTY_BYTE for end in (reader.read(at - 2, 2) for at in stops)):
@@ -162,7 +177,7 @@ def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Trace]:
 
 READ, LISTED, NOT_READ, OWN, UNKNOWN = "read", "listed", "not-read", "own", "unknown"
 
-_KNOWN: dict[str, tuple[str, str]] = {
+KNOWN_PARTS: dict[str, tuple[str, str]] = {
     "commitlog": ("messages of all topics", READ),
     "consumequeue": ("positions of the messages of each queue", READ),
     "consumequeue_ext": ("filter bit maps of queues", READ),
@@ -210,7 +225,7 @@ def list_parts(store: Store) -> list[Part]:
         "commitlog": store.commitlog_dirs, "consumequeue": (store.consumequeue_dir,), "index": (store.index_dir,),
     }
     names |= set(elsewhere)
-    order = {name: number for number, name in enumerate(_KNOWN)}
+    order = {name: number for number, name in enumerate(KNOWN_PARTS)}
     parts = []
     for name in sorted(names, key=lambda name: (order.get(name, len(order)), name)):
         paths = list(elsewhere.get(name, (store.root / name,)))
@@ -224,10 +239,10 @@ def list_parts(store: Store) -> list[Part]:
 
 
 def _describe(name: str, path: Path) -> tuple[str, str]:
-    if name in _KNOWN:
+    if name in KNOWN_PARTS:
         if name == "consumequeue" and (path / "CURRENT").exists():
             return "queues in RocksDB", NOT_READ
-        return _KNOWN[name]
+        return KNOWN_PARTS[name]
     if _DLEDGER.fullmatch(name):
         return "log of a DLedger group", NOT_READ
     if name.startswith("timerwheel."):
@@ -348,7 +363,8 @@ def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion])
     log = LogFiles(store.commitlog.files, store.mapped_file_size)
     mode, found = _mode(store), []
     for version in versions:
-        file = _first_file(store, log, pointers, version) if log.files and finds_log(store, version) else None
+        file = _first_file(store, log, pointers.checkpoint, pointers.dispatched_to, version) \
+            if log.files and finds_log(store, version) else None
         found.append(Start(version, mode, None, False) if file is None else
                      Start(version, mode, log.files[file.index].name, file.matched))
     return found
@@ -365,11 +381,13 @@ def _mode(store: Store) -> Mode:
     return "abnormal" if store.has_abort else "normal"
 
 
-def _first_file(store: Store, log: LogFiles, pointers: Pointers, version: BrokerVersion) -> StartFile | None:
+def _first_file(
+    store: Store, log: LogFiles, checkpoint: Checkpoint | None, dispatched_to: int | None, version: BrokerVersion,
+) -> StartFile | None:
     """The file at which the recovery of a release begins; None if one that decides it cannot be read."""
-    dispatched = -1 if pointers.dispatched_to is None else pointers.dispatched_to
+    dispatched = -1 if dispatched_to is None else dispatched_to
     with contextlib.suppress(ReadFailure):
-        return start_file(log, _mode(store), BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched)
+        return start_file(log, _mode(store), BrokerSettings(version), checkpoint or EMPTY, dispatched)
     return None
 
 
@@ -379,7 +397,8 @@ def _first_file(store: Store, log: LogFiles, pointers: Pointers, version: Broker
 def default_broker(store: Store, log: LogView | None = None) -> tuple[BrokerVersion, str]:
     """Return (release, why): of the generations that fit the store's traces the one whose recovery starts earliest, and
     of equal ones the newest; named by its first release. `log`: a scan of the log, so that it is not read again."""
-    generation = Generation(store, store.checkpoint(), log)
+    checkpoint = store.checkpoint()
+    generation = Generation(store, checkpoint, log)
     least = generation.at_least
     newest = generation.before or BrokerVersion(NEWEST_COMPARED.major + 1, 0)
     fitting = [least, *(version for version in boundaries() if least < version < newest)]
@@ -390,8 +409,8 @@ def default_broker(store: Store, log: LogView | None = None) -> tuple[BrokerVers
     mapped = LogFiles(store.commitlog.files, store.mapped_file_size)
     if not mapped.files:
         return fitting[-1], f"broker {fitting[-1]} ({trace}); --broker sets another"
-    pointers = Pointers(store)
-    files = {version: _first_file(store, mapped, pointers, version) for version in fitting}
+    dispatched = max((reached for *_, reached in queue_ends(store, []) if reached is not None), default=None)
+    files = {version: _first_file(store, mapped, checkpoint, dispatched, version) for version in fitting}
     starts = {version: 0 if file is None else file.index for version, file in files.items()}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \

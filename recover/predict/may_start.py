@@ -24,10 +24,9 @@ from recover.derived.index_files import index_ends
 from recover.findings.code import DERIVED, MESSAGES
 from recover.findings.model import Finding, FindingList, judged
 from recover.look.store import settings_of_options
-from recover.predict.delivers import Books
 from recover.predict.dispatch import Stop
 from recover.predict.prediction import Prediction
-from recover.predict.start import predict
+from recover.predict.start import Starts, play
 from recover.store.store import COMMITLOG, CONSUMEQUEUE
 
 _ABORT = "abort-present"
@@ -87,10 +86,8 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
     """Return whether the broker of these settings may start on a store that was verified (log and queues at least), at
     a time (ms; None: now)."""
     store, view, placed = checked.analysis.store, checked.analysis.by_names, checked.analysis.placed
-    now = check_log.now_ms() if at is None else at
-    around = Surroundings(store, view)
-    prediction = predict(
-        store, view, settings, books=Books(store, view, checked.analysis.topics, now), around=around)
+    starts = Starts.on(checked.analysis)
+    around, now, prediction = starts.around, starts.now if at is None else at, starts.predict(settings, at)
     # whole records that stand elsewhere are messages, and no unit leads to them
     prediction.unreachable_messages += sum(run.records for run in placed)
     stated = [*_stated_settings(around, settings)]
@@ -141,14 +138,15 @@ def _led_to(mends: list[Finding], found: list[Finding], prediction: Prediction) 
 def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
     """The release of a store that was verified, and why neither it nor a later line starts there; None if one does."""
     store, view = checked.analysis.store, checked.analysis.by_names
-    own, around = settings_of_options(store, view), Surroundings(store, view)
+    own, around = settings_of_options(store, view), Starts.on(checked.analysis).around
     reasons = []
     later = [line for line in reversed(NEWEST_OF_LINES) if generation_of(line) > own.version]
     for version in [own.version, *later]:
-        found = predict(store, view, BrokerSettings(version, own.given), around=around)
-        if found.starts or found.reason is None:
+        # whether it starts is asked, not what that costs
+        found = play(around, BrokerSettings(version, own.given), counted=False).prediction
+        if found.starts:
             return None
-        reasons.append(found.reason)
+        reasons.append(str(found.reason))
     return str(own.version), reasons[0]
 
 

@@ -12,7 +12,7 @@ from formats.consumequeue import CQ_EXT_HEAD, MAX_EXT_ADDRESS
 from formats.record.rows import STAND_IN
 from recover.broker.recovery import Mode
 from recover.broker.settings import DelayTable, is_delayed
-from recover.derived.expected import expect
+from recover.derived.expected import QueueVerdict, expect
 from recover.findings.code import DERIVED, MESSAGES, UNSUPPORTED
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import TOPICS_GUESSED
@@ -164,18 +164,21 @@ def count_lost(view: LogView, end: int, prediction: Prediction) -> None:
 
 def count_unreachable(
     view: LogView, topics: Topics, states: dict[Key, QueueState], end: int, prediction: Prediction,
-    delays: Mapping[int, int], ext_from: int | None, *, late: bool,
+    delays: Mapping[int, int], ext_from: int | None, proven: Mapping[Key, QueueVerdict], *, late: bool,
 ) -> bool:
     """Count messages before `end` without a right unit, and those with a queue offset at or above their queue's max.
 
-    `ext_from`: where dispatch began that writes ext units, too, None if none does; `late`: it knew no delays. Returns
-    whether units that it wrote to lost ext files are wrong for older units.
+    `ext_from`: where dispatch began that writes ext units, too, None if none does; `late`: it knew no delays. A queue
+    of `proven` whose units the start leaves alone is not counted again. Returns whether units that it wrote to lost ext
+    files are wrong for older units.
     """
     refers = False
     own = {(topic_text(topic), queue_id) for topic, queue_id in view.queues}
     expectation = expect(view, topics)
     unknown = topics.absent(key.topic for key in expectation.keys)
-    for queue, rows in expectation.grouped():
+    asked = (number for number, key in enumerate(expectation.keys) if (count := int(expectation.counts[number]))
+             and not _holds(proven.get(key), states.get(key), count))
+    for queue, rows in expectation.of(asked):
         rows = rows[rows["phy_offset"] < end]
         key = (queue.topic, queue.queue_id)
         state = states.get(key)
@@ -200,6 +203,13 @@ def count_unreachable(
         next_offset = state.max_offset if state is not None else 0
         prediction.duplicated_offsets += int((rows["queue_offset"] >= next_offset).sum())
     return refers
+
+
+def _holds(verdict: QueueVerdict | None, state: QueueState | None, expected: int) -> bool:
+    """Whether a queue that held exactly the units of its `expected` messages still does after the start."""
+    if verdict is None or state is None or verdict.live is None:
+        return False
+    return verdict.expected == expected and state.keeps(verdict.live, verdict.end)
 
 
 def _led_to(rows: Rows, states: Iterable[QueueState]) -> Rows:

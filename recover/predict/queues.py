@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,16 @@ from recover.store.source import names_in, open_file, read_small
 UNIT = CQ_UNIT.size
 
 
+class Leading(NamedTuple):
+    """The valid units at the beginning of a queue file, up to the first that is not: how many, the largest physical
+    offset among them, and the first and the last as (phy_offset, size, tags_code)."""
+
+    units: int
+    highest: int = -1
+    first: tuple[int, int, int] = (0, 0, 0)
+    last: tuple[int, int, int] = (0, 0, 0)
+
+
 class QueueFile:
     """`size` bytes of the queue from byte `start` on, `wrote` of them before the write position, `stored` at most as
     they are on the disk; `path` is None if dispatch created it. Content is read on demand and not kept."""
@@ -34,6 +45,11 @@ class QueueFile:
         self._frozen: Rows | None = None if path is not None else _none()
         self._appended_at = -1
         self._parts: list[Rows] = []
+        self._leading: Leading | None = None
+
+    @property
+    def _as_on_disk(self) -> bool:
+        return not self._parts and self._frozen is None
 
     @property
     def full(self) -> bool:
@@ -57,9 +73,24 @@ class QueueFile:
         count = self.wrote // UNIT
         return _padded(self.content()[:count], count)
 
+    def leading(self) -> Leading:
+        """The file is read for them once, unless the start changes it."""
+        if self._leading is None or not self._as_on_disk:
+            units = self.content()
+            invalid = ~valid_mask(units)
+            units = units[: int(invalid.argmax())] if invalid.any() else units
+            self._leading = Leading(0)
+            if units.size:
+                highest = int(units["phy_offset"].max())
+                self._leading = Leading(units.size, highest, units[0].tolist(), units[-1].tolist())
+        return self._leading
+
     def unit(self, index: int) -> tuple[int, int, int]:
         """(phy_offset, size, tags_code) of one unit."""
-        if not self._parts and self._frozen is None and self.path is not None:
+        if self._as_on_disk and self.path is not None:
+            known = self._leading or Leading(0)
+            if known.units and index in (0, known.units - 1):
+                return known.last if index else known.first
             with open_file(self.path) as reader:
                 found = reader.read(index * UNIT, UNIT)
             unit = CQ_UNIT.decode(found.ljust(UNIT, b"\0"))
@@ -139,6 +170,15 @@ class QueueState:
     def min_offset(self) -> int:
         return self.min_logic // UNIT
 
+    def keeps(self, first: int, stop: int) -> bool:
+        """Whether the start left all units from one queue offset up to another as they are on the disk: none cut, none
+        written over, none below the minimum, each where its position says."""
+        reached = first * UNIT
+        for queue_file in self.files:
+            if queue_file.start % queue_file.size == 0 and queue_file.start <= reached:
+                reached = max(reached, queue_file.start + min(queue_file.wrote, queue_file.stored))
+        return self.min_logic <= first * UNIT and reached >= stop * UNIT
+
     def recover(self) -> None:
         """Find the end in the last three files and unlink files that begin after it (ConsumeQueue.recover)."""
         if not self.files:
@@ -147,11 +187,9 @@ class QueueState:
         index = max(0, len(self.files) - RECOVERED_BY_LAST_FILES)
         while True:
             current = self.files[index]
-            units = current.content()
-            invalid = ~valid_mask(units)
-            count = int(invalid.argmax()) if invalid.any() else units.size
+            count, *_, (phy_offset, size, _) = current.leading()
             if count:
-                self._remember(int(units["phy_offset"][count - 1]), int(units["size"][count - 1]))
+                self._remember(phy_offset, size)
             if count * UNIT < self.file_size or index == last:
                 break
             index += 1
@@ -226,6 +264,11 @@ class QueueState:
         self.max_physic = phy_offset
         while self.files:
             last = self.files[-1]
+            found = last.leading()
+            if found.units and found.highest < phy_offset:
+                last.cut(found.units * UNIT)
+                self._remember(*found.last[:2])
+                return
             units = last.content()
             # the first unit is checked by its offset alone: a zero unit stays, as a phantom
             first_offset = int(units["phy_offset"][0]) if units.size else 0

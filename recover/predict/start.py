@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from formats.basics import offset_to_name
 from formats.checkpoint import EMPTY
@@ -25,15 +29,17 @@ from recover.broker.recovery import (
     unlinked,
 )
 from recover.broker.settings import KNOWN, BrokerSettings, every_name, log_folder_names
+from recover.broker.versions import BrokerVersion
+from recover.check import log as check_log
 from recover.check.log import odd_log_name
 from recover.check.surroundings import Surroundings
-from recover.derived.expected import deleted_topics
+from recover.derived.expected import QueueVerdict, deleted_topics
 from recover.findings.code import MESSAGES, Severity
 from recover.findings.model import Finding, finding, judged
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.scan import LogView
 from recover.look.store import finds_log
-from recover.predict.delivers import Books, delivers
+from recover.predict.delivers import Books, Delivers, delivers
 from recover.predict.dispatch import (
     BrokerLog,
     Dispatcher,
@@ -49,6 +55,7 @@ from recover.predict.dispatch import (
 )
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import QueueState, deleted_index_files
+from recover.reading.reading import Reading
 from recover.store.config_files import (
     DELAYS_FILE,
     LMQ_OFFSETS_FILE,
@@ -68,49 +75,120 @@ from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, rocksdb_data
 LARGE_RECORD = 64 << 20
 
 
-Started = Callable[[BrokerLog, dict[Key, QueueState]], None]
+class Played(NamedTuple):
+    """A start that was played: what it does, and the log and the queues as the broker has them after it. `log` is None,
+    and there are no queues, where it does not come so far."""
+
+    prediction: Prediction
+    log: BrokerLog | None
+    states: dict[Key, QueueState]
 
 
 def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
-    started: Started | None = None, books: Books | None = None, around: Surroundings | None = None,
+    rights: bool = True, books: Books | None = None, around: Surroundings | None = None,
 ) -> Prediction:
-    """Predict a start of the broker of these settings; `mode` overrides the one that the abort file implies.
+    """Predict a start of the broker of these settings (`play`). `books`: the same log, for what its services deliver at
+    the time of these."""
+    played = play(around or Surroundings(store, view), settings, mode=mode, counted=counted, rights=rights)
+    if books is not None and played.log is not None:
+        played.prediction.deliveries = delivers(books, settings, played.states)
+    return played.prediction
 
-    `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` the message
-    counts stay 0 and owners and modes of files do not matter: enough to find the end of the log. `started` is called
-    with the log and the queues as the broker has them after the start. `books`: the same log, for what its services
-    deliver at the time of these. `around`: what surrounds the start, if it was asked already.
+
+def play(
+    around: Surroundings, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
+    rights: bool = True, proven: Mapping[Key, QueueVerdict] = MappingProxyType({}),
+) -> Played:
+    """Play a start on a store and the scan of its whole log; `mode` overrides the one that the abort file implies.
+
+    Reads queue and index files; writes nothing. Without `counted` no message is counted: enough to learn whether it
+    starts, and where the log ends. Without `rights` owners and modes of files do not matter. `proven`: verdicts on
+    queues by the same log.
     """
-    around = around or Surroundings(store, view)
+    store = around.store
     prediction = Prediction(str(settings.version), mode or ("abnormal" if store.has_abort else "normal"))
-    loaded = _look_around(prediction, around, settings, counted=counted)
-    refusal = loaded.refusal or next(_stops(around, settings, counted=counted), None)
+    loaded = _look_around(prediction, around, settings, counted=counted, rights=rights)
+    refusal = loaded.refusal or next(_stops(around, settings, rights=rights), None)
     if refusal is not None:
         prediction.refuse(refusal)
-        return prediction
-    if prediction.not_emulated:
-        return prediction
+    if refusal is not None or prediction.not_emulated:
+        return Played(prediction, None, {})
     if settings.text("storeType") == ROCKSDB_QUEUES:
         # its queues are in a database that it creates: the files are not read
         prediction.lowered_queues = [*_ends(loaded.queues)]
-        return prediction
+        return Played(prediction, None, {})
     _note_services(prediction, around, settings)
-    log = BrokerLog(loaded.log, mapped_file_size(store, settings), view)
+    log = BrokerLog(loaded.log, mapped_file_size(store, settings), around.log)
     start = _Start(store, settings, loaded, log, prediction, around.topics)
     start.run()
     if counted and start.ended:
-        _count(prediction, around, settings, start)
+        _count(prediction, around, settings, start, proven)
     if not (start.ended and prediction.starts):
+        return Played(prediction, None, {})
+    return Played(prediction, log, start.states)
+
+
+class _Settings(NamedTuple):
+    version: BrokerVersion
+    given: frozenset[tuple[str, str]]
+
+
+class Starts:
+    """The starts on one reading: what surrounds them and the time (`now`, ms) are asked once, and each is played and
+    counted once."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self.around = Surroundings(reading.store, reading.by_names)
+        self._played: dict[_Settings, Played] = {}
+        self.now = check_log.now_ms()
+        self._books: dict[int, Books] = {}
+        self._delivers: dict[tuple[_Settings, int], Delivers] = {}
+
+    @classmethod
+    def on(cls, reading: Reading) -> Starts:
+        """Return those of a reading, which keeps them."""
+        kept: dict[str, Any] = vars(reading)
+        if "starts" not in kept:
+            kept["starts"] = cls(reading)
+        found: Starts = kept["starts"]
+        return found
+
+    def play(self, settings: BrokerSettings) -> Played:
+        """Return the start of the broker of these settings, with a prediction of the caller's own."""
+        key = _Settings(settings.version, frozenset(settings.given.items()))
+        if key not in self._played:
+            self._played[key] = play(self.around, settings, proven=self._proven())
+        prediction, log, states = self._played[key]
+        return Played(structs.replace(prediction, **{
+            name: copy(value) for name, value in structs.asdict(prediction).items() if isinstance(value, list | dict)
+        }), log, states)
+
+    def predict(self, settings: BrokerSettings, at: int | None = None) -> Prediction:
+        """Return the prediction of `play`, with what the services deliver at a time (ms; None: now)."""
+        prediction, log, states = self.play(settings)
+        if log is not None:
+            at = self.now if at is None else at
+            key = _Settings(settings.version, frozenset(settings.given.items())), at
+            if key not in self._delivers:
+                reading = self._reading
+                books = self._books.setdefault(at, Books(reading.store, reading.by_names, reading.topics, at))
+                self._delivers[key] = delivers(books, settings, states)
+            prediction.deliveries = self._delivers[key]
         return prediction
-    if started is not None:
-        started(log, start.states)
-    if books is not None:
-        prediction.deliveries = delivers(books, settings, start.states)
-    return prediction
+
+    def _proven(self) -> dict[Key, QueueVerdict]:
+        """The queues that hold exactly the units of the log, if that is the log as brokers find it."""
+        reading = self._reading
+        if reading.queues is None or reading.by_names is not reading.log:
+            return {}
+        return {key: verdict for key, verdict in reading.queues.verdicts.items() if verdict.live is not None}
 
 
-def _look_around(prediction: Prediction, around: Surroundings, settings: BrokerSettings, *, counted: bool) -> Loaded:
+def _look_around(
+    prediction: Prediction, around: Surroundings, settings: BrokerSettings, *, counted: bool, rights: bool,
+) -> Loaded:
     """Load the store, and note all that the start finds before it looks at a message."""
     store = around.store
     prediction.assumptions += assumptions(store, around.first_file, settings)
@@ -125,10 +203,10 @@ def _look_around(prediction: Prediction, around: Surroundings, settings: BrokerS
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
     unread = [*loaded.odd_index, *around.unread]
-    rights = around.rights if counted else []
+    closed = around.rights if rights else []
     prediction.assumptions += [f"the broker runs as user {item.facts['user']}, the owner of most files"
-                               for item in rights if item.facts["closed"] and item.facts.get("user")][:1]
-    beside = [*_forgotten_offsets(around, settings), *rights]
+                               for item in closed if item.facts["closed"] and item.facts.get("user")][:1]
+    beside = [*_forgotten_offsets(around, settings), *closed]
     prediction.by_hand = [*loaded.by_hand, *unread, *beside]
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     gone = [*prediction.incomplete, *(item for item in beside if item.bits & MESSAGES)]
@@ -147,14 +225,17 @@ def _note_unread(prediction: Prediction, around: Surroundings, settings: BrokerS
                                for twin in around.store.commitlog.duplicates]
 
 
-def _count(prediction: Prediction, around: Surroundings, settings: BrokerSettings, start: _Start) -> None:
+def _count(
+    prediction: Prediction, around: Surroundings, settings: BrokerSettings, start: _Start,
+    proven: Mapping[Key, QueueVerdict],
+) -> None:
     """Count what the start costs: lost, unreachable and undelivered messages."""
     count_lost(around.log, prediction.cut_at, prediction)
     told = "enableConsumeQueueExt" in settings.given
     ext_from = None if told and not settings.flag("enableConsumeQueueExt") else start.dispatcher.first_offset
     refers = count_unreachable(
         around.log, around.topics, start.states, prediction.cut_at, prediction, settings.delay_table, ext_from,
-        late=prediction.mode == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
+        proven, late=prediction.mode == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
     )
     if refers and not told:
         prediction.assumptions.append(f"enableConsumeQueueExt=true, because entries refer to {CONSUMEQUEUE_EXT}/")
@@ -512,12 +593,12 @@ def _rights_stops(around: Surroundings, _: BrokerSettings) -> Iterator[Stop]:
 
 
 class _Row(NamedTuple):
-    """What may keep a broker from starting: who finds it, and from which release on it does. `counted`: not asked where
-    only the end of the log is wanted."""
+    """What may keep a broker from starting: who finds it, and from which release on it does. `rights`: not asked where
+    owners and modes do not matter."""
 
     finds: Callable[[Surroundings, BrokerSettings], Iterator[Stop]]
     since: versions.Behaviour | None = None
-    counted: bool = False
+    rights: bool = False
 
 
 _STOPS = (
@@ -527,14 +608,14 @@ _STOPS = (
     _Row(_database_stops, versions.COMBINED_QUEUES),
     _Row(_part_stops),
     _Row(_timer_stops),
-    _Row(_rights_stops, counted=True),
+    _Row(_rights_stops, rights=True),
 )
 
 
-def _stops(around: Surroundings, settings: BrokerSettings, *, counted: bool) -> Iterator[Stop]:
+def _stops(around: Surroundings, settings: BrokerSettings, *, rights: bool) -> Iterator[Stop]:
     """Reasons not to start, in the order in which a start meets them; each is asked only if none was found before."""
     for row in _STOPS:
-        if (row.since is None or settings.version.has(row.since)) and (counted or not row.counted):
+        if (row.since is None or settings.version.has(row.since)) and (rights or not row.rights):
             yield from row.finds(around, settings)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from formats.checkpoint import Checkpoint
-from recover.broker.settings import DEFAULT_LEVELS, DelayTable, parse_levels
+from recover.broker.settings import DEFAULT_LEVELS, KNOWN, DelayTable, java_integer, parse_levels
 from recover.derived.index_files import index_ends
 from recover.findings.code import Refusal
 from recover.log.file_scan import ProgressCallback
@@ -21,6 +21,9 @@ from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store
 from recover.store.unread import Elsewhere, held_elsewhere
+
+RETENTION = "fileReservedTime"
+HOUR_MS = 3_600_000
 
 
 class ScanOptions(Struct, frozen=True):
@@ -81,6 +84,11 @@ class Facts(Struct, frozen=True, eq=False, dict=True):
         """The search for displaced records."""
         return Search()
 
+    @property
+    def retention(self) -> int:
+        """For how long a broker keeps log files, in ms."""
+        return retention_hours(self.store) * HOUR_MS
+
     @cached_property
     def index_ends(self) -> list[tuple[int, int]]:
         """Start in the log and store timestamp (ms) of the last message of each index file, from its header."""
@@ -120,6 +128,12 @@ class Facts(Struct, frozen=True, eq=False, dict=True):
             "Run as the broker's user or as root; check that the file is a regular one.",
             path=str(mapped_file.path),
         ) from error
+
+
+def retention_hours(store: Store) -> int:
+    """For how many hours a broker keeps log files: as stated, else by default."""
+    stated = java_integer(store.options.settings.get(RETENTION, ""))
+    return int(KNOWN[RETENTION].default) if stated is None else stated
 
 
 def unread_answers(store: Store, *, with_queues: bool) -> dict[str, Elsewhere]:

@@ -2,20 +2,20 @@
 
 1. A further log is scanned like any other. Its intact records are candidates for places that no record of this log
    holds: damage, missing files, and what is after the log's end. Bridges that stand for lost records are none.
+   Missing files before the first one are such places only if retention cannot have deleted them.
 2. It is a witness only if it is the same log. Of each damaged range, the nearest records before and after it that both
    logs hold are compared byte for byte. Logs of one broker part once and never meet again: so a record after the range
    that is the same vouches for all before it, and one that differs denies them.
 3. Where both logs have no record after the range, its queues or index must name the messages (`contested.py`).
 4. After the log's end nothing vouches for a record: it is taken if a queue or the index names it; or on demand
    (`extend`) if it continues the log without a break, and the last record that both have is the same.
-
-Files before the first one are not filled: retention deletes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -43,11 +43,25 @@ class Further(Struct, frozen=True, eq=False):
         """The end of the last file that any of them has."""
         return max((scan.file_end for log in self.logs for scan in log.files), default=0)
 
+    def begin(self, log: LogView, retention: int) -> int:
+        """Where a log begins with the files before its first one that they have, and that are no older than `retention`
+        (ms) before its newest message, by their last one."""
+        begin, kept = log.min_offset, log.tally.newest_timestamp - retention
+        while any(newest_in(scan) > kept for other in self.logs for scan in other.files if scan.file_end == begin):
+            begin -= log.queue.file_size
+        return begin
 
-def dead_up_to(log: LogView, reach: int) -> Dead:
-    """The ranges of a log that hold no live record, up to `reach`: those of missing files, too, file by file."""
+
+def newest_in(scan: FileScan) -> int:
+    """The newest store time (ms) in a file, -1 without a record."""
+    return max((int(split.records["store_timestamp"].max()) for split in scan.splits if split.size), default=-1)
+
+
+def dead_within(log: LogView, begin: int, reach: int) -> Dead:
+    """The ranges of a log from `begin` to `reach` that hold no live record: those of missing files, too, file by
+    file."""
     dead, size = dead_in(log), log.queue.file_size
-    missing = [*log.queue.missing_ranges(), (log.queue.max_offset, reach)]
+    missing = [(begin, log.min_offset), *log.queue.missing_ranges(), (log.queue.max_offset, reach)]
     begins = [begin for start, stop in missing for begin in range(start, stop, size)]
     starts = np.concatenate([dead.starts, np.array(begins, dtype=np.int64)])
     stops = np.concatenate([dead.stops, np.array(begins, dtype=np.int64) + size])
@@ -99,9 +113,9 @@ class _Beside:
         asked for."""
         splits = [(scan, split) for scan in self._other.files for split in scan.splits if split.size]
         # where the next split begins, since the last record of this one may be long
-        ends = [split.first for _, split in splits[1:]] + [self._further.reach]
-        touched = [bool(((self._dead.starts < end) & (self._dead.stops > split.first)).any())
-                   for (_, split), end in zip(splits, ends, strict=True)]
+        firsts = [*(split.first for _, split in splits), self._further.reach]
+        touched = [bool(((self._dead.starts < end) & (self._dead.stops > first)).any())
+                   for first, end in pairwise(firsts)]
         wanted = [any(touched[max(0, at - 1) : at + 2]) for at in range(len(splits))]
         for scan in self._other.files:
             yield scan, [split for (own, split), near in zip(splits, wanted, strict=True) if near and own is scan]

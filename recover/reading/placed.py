@@ -25,7 +25,7 @@ from recover.log.scan import LogView, assemble, kept_rows
 from recover.log.split_scan import scan_files, splits_of
 from recover.reading.candidates import Candidates, candidates_in, dead_in, on_disk, runs_of, sources_in
 from recover.reading.contested import decide
-from recover.reading.further import Further, beyond, dead_up_to, with_further
+from recover.reading.further import Further, beyond, dead_within, with_further
 from recover.store.columns import ColumnStore, Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader
@@ -90,11 +90,12 @@ class Search(Struct):
 
 
 def displaced_in(
-    log: LogView, store: Store | None, known: Iterable[Placed], search: Search, further: Further
+    log: LogView, store: Store | None, known: Iterable[Placed], search: Search, further: Further, retention: int
 ) -> Iterator[Placed]:
     """Yield the runs of whole records of a log that stand elsewhere than they say, ascending by their place.
 
-    `store`: the one whose queues are witnesses. `known`: those that the log has at their place. `OSError` from reading.
+    `store`: the one whose queues are witnesses. `known`: those that the log has at their place. `retention`: for how
+    long a broker keeps files (ms). `OSError` from reading.
     """
     sources = sources_in(log, [(run.source, run.position, run.position + run.stop - run.start) for run in known])
     dead = dead_in(log)
@@ -104,7 +105,7 @@ def displaced_in(
     search.done.add(key)
     found = candidates_in(sources, log.queue.file_size, dead)
     if further.logs:
-        dead = dead_up_to(log, further.reach)
+        dead = dead_within(log, further.begin(log, retention), further.reach)
         found = with_further(found, further, log, dead)
     if found.rows.size:
         decision = decide(found, dead, log, store)

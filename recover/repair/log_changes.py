@@ -206,29 +206,35 @@ class LogChanges:
     def mend_files(self) -> None:
         """Repair lengths and names, and remove everything in the folders that is not a log file."""
         queue = self.analysis.log.queue
-        # empty files after missing ones at the end of the log: if they stayed, the log would lack the missing ones for
-        # ever
-        missing = [stop for start, stop in queue.missing_ranges() if start >= self.cut_from]
-        for scan in self.analysis.log.files if missing else ():
-            if scan.mapped_file.file_from_offset >= min(missing) and not scan.written:
-                self.drop(scan.mapped_file)
+        self._drop_empty_end()
         for mapped_file in queue.wrong_lengths():
-            name = self._name(mapped_file)
-            if str(mapped_file.path) in self.dropped:
-                continue
-            if mapped_file.length == 0 and mapped_file == queue.files[-1]:
-                self.drop(mapped_file)
-            elif mapped_file.length < queue.file_size:
-                reached = max([mapped_file.length, *(step.stop for step in self._within(name))])
-                if reached < queue.file_size:
-                    self.steps.append(ZeroRange(name, reached, queue.file_size))
-            else:
-                self._write_anew(name, name, mapped_file.path)
+            if str(mapped_file.path) not in self.dropped:
+                self._mend_length(mapped_file)
         for made in (file for file in queue.files if not on_disk(file.path).exists()):
             self._write_anew(self._name(made), self._name(made), made.path)
         self.steps += [Retire(self.analysis.store.relative(odd.path)) for odd in queue.odd if odd.is_file]
         self.steps += [Retire(self._name(twin)) for twin in queue.duplicates]
         self._rename_files()
+
+    def _drop_empty_end(self) -> None:
+        """Remove empty files after missing ones at the end of the log: if they stayed, the log would lack the missing
+        ones for ever."""
+        missing = [stop for start, stop in self.analysis.log.queue.missing_ranges() if start >= self.cut_from]
+        for scan in self.analysis.log.files if missing else ():
+            if scan.mapped_file.file_from_offset >= min(missing) and not scan.written:
+                self.drop(scan.mapped_file)
+
+    def _mend_length(self, mapped_file: MappedFile) -> None:
+        """Give a file the length of log files; an empty last one goes."""
+        queue, name = self.analysis.log.queue, self._name(mapped_file)
+        if mapped_file.length == 0 and mapped_file == queue.files[-1]:
+            self.drop(mapped_file)
+        elif mapped_file.length > queue.file_size:
+            self._write_anew(name, name, mapped_file.path)
+        else:
+            reached = max([mapped_file.length, *(step.stop for step in self._within(name))])
+            if reached < queue.file_size:
+                self.steps.append(ZeroRange(name, reached, queue.file_size))
 
     def _rename_files(self) -> None:
         """Give misnamed files the names that their records imply; two files may have swapped names."""

@@ -24,6 +24,7 @@ from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED, BrokerVersion, generation_of
 from recover.change.model import InPlace, Step
+from recover.check.surroundings import Surroundings
 from recover.derived.queue_check import ranges
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
@@ -32,7 +33,7 @@ from recover.log.judge import judge, without_own_offset
 from recover.log.scan import LogView
 from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
-from recover.predict.start import predict
+from recover.predict.start import play
 from recover.reading.accepting import Becomes, Dropped, Rewritten
 from recover.reading.policy import Explanation
 from recover.reading.reading import Reading
@@ -67,6 +68,7 @@ class Missed(Struct, frozen=True):
     size: int
 
 
+States = dict[Key, QueueState]
 Place = tuple[str, int, int]
 """Topic, queue, queue offset."""
 
@@ -130,10 +132,10 @@ def taken_from_brokers(
         analysis = made.before.analysis
         view = analysis.as_it_is
         after_view, stays = _changed(Reading.first(analysis.facts, view), path_in, steps)
+        alone, after = Surroundings(store, view), Surroundings(planned, after_view)
         for version in reversed(_releases(settings)):
             sums = Sums()
-            release = structs.replace(settings, version=version)
-            for item in missed_between(store, view, planned, after_view, release, stays, sums):
+            for item in missed_between(alone, after, structs.replace(settings, version=version), stays, sums):
                 found[item.topic, item.queue, item.queue_offset] = item
     mended = {item["start"] for item in made.bridged if "before" in item}  # a bit or a field written on demand
     # a requested cut is in the plan's statement already, and was held to `max_loss`
@@ -264,39 +266,42 @@ def _changed(
 
 
 def missed_between(
-    store: Store, view: LogView, planned: Store, after_view: LogView, settings: BrokerSettings,
-    stays: Collection[Stretch] = (), sums: Sums | None = None,
+    around: Surroundings, planned: Surroundings, settings: BrokerSettings, stays: Collection[Stretch] = (),
+    sums: Sums | None = None,
 ) -> list[Missed]:
-    """Return what the broker of these settings delivers from `store` and not from `planned`; nothing if it does not
-    start. What it delivers of both is added to `sums`.
+    """Return what the broker of these settings delivers from a store and not from the `planned` one; nothing if it does
+    not start. What it delivers of both is added to `sums`.
 
     Queues are skipped if their units do not change and lead into unchanged ranges of the log (`stays`).
     """
-    found: list[Missed] = []
-    sums = sums or Sums()
+    alone, after = (play(one, settings, counted=False, rights=False) for one in (around, planned))
+    if alone.log is None or (after.log is None and after.prediction.starts):
+        return []
+    # where it does not start on the plan, it delivers nothing of it
+    return [*_missed(alone.log, alone.states, after.log or alone.log, after.states, stays, sums or Sums())]
 
-    def before(log: BrokerLog, states: dict[Key, QueueState]) -> None:
-        def after(log_after: BrokerLog, later: dict[Key, QueueState]) -> None:
-            both = {file.file_from_offset for file in log.files if log.scan_of(file)} & {
-                file.file_from_offset for file in log_after.files if log_after.scan_of(file)}
-            same = np.array([part[1:] for part in stays if part[0] in both], dtype=np.int64).reshape(-1, 2)
-            asked = [key for key, state in states.items() if not _is_same(state, later.get(key), same)]
-            sums.alone = sums.after = sum(_units(state) for key, state in states.items() if key not in {*asked})
-            new = [key for key in later if key not in states]
-            sums.after += sum(_deliveries([key], log_after, later).size for key in new)
-            held = [[*states[key].files, *(later[key].files if key in later else ())] for key in asked]
-            sizes = np.array([sum(file.wrote for file in files) // UNIT for files in held])
-            for some in batches(range(len(asked)), sizes, _AT_ONCE):
-                keys = [asked[number] for number in some]
-                was, now = _deliveries(keys, log, states), _deliveries(keys, log_after, later)
-                sums.alone, sums.after = sums.alone + was.size, sums.after + now.size
-                found.extend(_compare(keys, log, was, log_after, now))
 
-        if not predict(planned, after_view, settings, counted=False, started=after).starts:
-            after(log, {})
+def _missed(
+    log: BrokerLog, states: States, log_after: BrokerLog, later: States, stays: Collection[Stretch], sums: Sums,
+) -> Iterator[Missed]:
+    """Yield what one start delivers and the other does not, as in `missed_between`."""
+    both = _scanned(log) & _scanned(log_after)
+    same = np.array([part[1:] for part in stays if part[0] in both], dtype=np.int64).reshape(-1, 2)
+    asked = [key for key, state in states.items() if not _is_same(state, later.get(key), same)]
+    sums.alone = sums.after = sum(_units(states[key]) for key in states.keys() - {*asked})
+    sums.after += sum(_deliveries([key], log_after, later).size for key in later.keys() - states.keys())
+    held = [[file for state in (states, later) if key in state for file in state[key].files] for key in asked]
+    sizes = np.array([sum(file.wrote for file in files) // UNIT for files in held])
+    for some in batches(range(len(asked)), sizes, _AT_ONCE):
+        keys = [asked[number] for number in some]
+        was, now = _deliveries(keys, log, states), _deliveries(keys, log_after, later)
+        sums.alone, sums.after = sums.alone + was.size, sums.after + now.size
+        yield from _compare(keys, log, was, log_after, now)
 
-    predict(store, view, settings, counted=False, started=before)
-    return found
+
+def _scanned(log: BrokerLog) -> set[int]:
+    """The first offsets of the files of a broker's log that a scan has read."""
+    return {file.file_from_offset for file in log.files if log.scan_of(file)}
 
 
 def _units(state: QueueState) -> int:

@@ -74,7 +74,7 @@ def _plan_once(store: Store, options: RecoverOptions, before: VerifyReport) -> R
     check_plannable(before, (), options.max_loss)
     refuse_missing_files(before, options.max_loss)
     prediction = None if options.settings is None else predict(
-        store, before.analysis.as_it_is, options.settings, mode=options.mode, counted=False)
+        store, before.analysis.as_it_is, options.settings, mode=options.mode, counted=False, rights=False)
     if options.policy == "broker":
         changes = _as_the_broker(before.analysis, prediction)
     else:

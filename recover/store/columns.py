@@ -9,7 +9,7 @@ import mmap
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import IO, Any, Protocol, TypeVar
@@ -220,6 +220,10 @@ class Split:
         """Whether a row may have one of these bits; with FLAGS, one of these system flags."""
         return self.summary is None or bool(self.summary.totals[total] & bits)
 
+    def numbering(self, count: int) -> Rows:
+        """Return the log's number of each queue that the rows number where they are; the log has `count` queues."""
+        return np.arange(count, dtype=np.int32) if self.is_here else self.numbers
+
     def lacks(self, queues: Rows) -> bool:
         """Whether certainly no row is of one of these queues (bool array, one a queue)."""
         return not queues.any() or (self.summary is not None and not queues[self.numbers].any())
@@ -266,6 +270,15 @@ def ask(questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Re
     for holder, numbers in elsewhere.values():
         found |= zip(numbers, holder.ask([questions[number] for number in numbers]), strict=True)
     return [found[number] for number in range(len(questions))]
+
+
+def spread(
+    splits: Iterable[Split], function: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
+) -> list[Result | None] | None:
+    """Run a function on items that name files, where the rows of these splits are (see `Holder`); None if all are here.
+    """
+    holder = next((split.holder for split in splits if split.holder is not None), None)
+    return None if holder is None else holder.spread(function, items, sizes)
 
 
 Question = TypeVar("Question")

@@ -179,38 +179,41 @@ class Store:
         return sorted(str(path) for path in near if (path / COMMITLOG).is_dir())
 
     def _check_shape(self) -> None:
+        """`NotAStore` if nothing here is part of a store, `Refusal` if something is of the wrong kind."""
+        self._check_signs()
+        folders = (*self.commitlog_dirs, self.consumequeue_dir, self.index_dir, self.config_dir,
+                   self.consumequeue_ext_dir, self.batchconsumequeue_dir)
+        self._refuse_kind([path for path in folders if path.exists() and not path.is_dir()], "file", "folder")
+        for part in self._given:
+            if not part.is_dir():
+                raise UsageRefusal(f"{part} is not a folder", "Check the option that names this part.")
+        files = (self.checkpoint_path, self.abort_path, self.lock_path)
+        self._refuse_kind([path for path in files if path.is_dir()], "folder", "file")
+
+    def _refuse_kind(self, paths: Iterable[Path], is_a: str, belongs: str) -> None:
+        for path in paths:
+            raise Refusal(f"{self.relative(path)} is a {is_a}, but a {belongs} belongs there",
+                          "Move it out of the store and run again.", path=str(path))
+
+    @property
+    def _given(self) -> list[Path]:
+        """The folders that options name."""
+        folders = () if self.options.log_of_conf else self.options.commitlog
+        return [part for part in (*folders, self.options.consumequeue, self.options.index) if part is not None]
+
+    def _check_signs(self) -> None:
         if STAGING in names_in(self.root) and names_in(self.root / STAGING):
             raise NotAStore(f"{self.root} holds a part of a copy: the command that made it did not end",
                             "Run that command again, or name the store itself.")
         signs = [name for name in _SIGNS if (self.root / name).exists()]
         signs += [name for name in _CONFIG_SIGNS if (self.config_dir / name).exists()]
-        folders = () if self.options.log_of_conf else self.options.commitlog
-        given = (*folders, self.options.consumequeue, self.options.index)
-        if not signs and not any(given):
+        if not signs and not self._given:
             near = self._stores_near()
             hint = f"{'The store seems' if len(near) == 1 else 'Stores seem'} to be {few(near)}." if near else \
                 "Give the store root: the folder that holds commitlog/ and consumequeue/."
             if any(offset_in_name(name) is not None for name in names_in(self.root)):
                 hint += " `mqtool export {store}` exports the messages of these log files alone."
             raise NotAStore(f"{self.root} holds no RocketMQ store", hint)
-        for directory in (
-            *self.commitlog_dirs, self.consumequeue_dir, self.index_dir, self.config_dir, self.consumequeue_ext_dir,
-            self.batchconsumequeue_dir,
-        ):
-            if directory.exists() and not directory.is_dir():
-                raise Refusal(
-                    f"{self.relative(directory)} is a file, but a folder belongs there",
-                    "Move it out of the store and run again.", path=str(directory),
-                )
-        for part in given:
-            if part is not None and not part.is_dir():
-                raise UsageRefusal(f"{part} is not a folder", "Check the option that names this part.")
-        for path in (self.checkpoint_path, self.abort_path, self.lock_path):
-            if path.is_dir():
-                raise Refusal(
-                    f"{self.relative(path)} is a folder, but a file belongs there",
-                    "Move it out of the store and run again.", path=str(path),
-                )
 
     @property
     def commitlog(self) -> MappedFileQueue:
@@ -257,8 +260,7 @@ class Store:
             return queue.file_size, True
         misnamed = [file for file in queue.files[-1:]
                     if named_by_record(file.path) not in (None, file.file_from_offset)]
-        whole, last = (max(_modes(file.length for file in files if not _is_truncated(file.path)), default=0)
-                       for files in (queue.files[:-1], misnamed))
+        whole, last = _usual_length(queue.files[:-1]), _usual_length(misnamed)
         fits = stated and not any(file.file_from_offset % stated for file in queue.files)
         size = whole or (stated if fits else last or queue.file_size)
         return size, bool(whole or queue.duplicates or not queue.files or size == stated)
@@ -366,6 +368,11 @@ class Store:
     def path(self, name: str) -> Path:
         """Return the path of a name: the inverse of `relative`."""
         return self.root / name
+
+
+def _usual_length(files: Iterable[MappedFile]) -> int:
+    """The most frequent length (bytes) of files that are not truncated, the largest if several tie; 0 without one."""
+    return max(_modes(file.length for file in files if not _is_truncated(file.path)), default=0)
 
 
 def _modes(lengths: Iterable[int], unit: int = 1) -> list[int]:

@@ -262,7 +262,7 @@ class TestOnSpark:
         assert fleet_verify(*words).document["total"]["read"] == 0
 
     def test_a_run_is_appended_to_tables_of_the_catalog(self, spark: Any, backups: Path, tmp_path: Path) -> None:
-        words = (f"{backups}/*/store", "--into", tmp_path / "into", "--json", "--all", "--tables")
+        words = (f"{backups}/host-[12]/store", "--into", tmp_path / "into", "--json", "--all", "--tables")
         spark.sql(f"CREATE DATABASE found LOCATION '{tmp_path / 'warehouse'}'")
         runs = [fleet_verify(*words, "found").document for _ in range(2)]
         for name in ("stores", "findings"):

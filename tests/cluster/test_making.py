@@ -244,6 +244,7 @@ def test_files_of_queues_that_spark_lost_are_refused(folder: Path, monkeypatch: 
     assert "executors lost parts of the queues that they built: a disk may be full" in refused(bare(folder))
 
 
+@pytest.mark.long
 def test_keys_that_spark_lost_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def losing(stager: Any, task: Any, chunks: Iterable[Any]) -> Iterator[Any]:
         from recover.cluster.making import stage_index as right

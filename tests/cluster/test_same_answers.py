@@ -32,8 +32,7 @@ pytestmark = needs_spark
 
 UNDAMAGED = "nothing"
 SAMPLE = [
-    ("killed-5.5.0", UNDAMAGED), ("clean-manyfiles-5.3.3", "bit-in-size"), ("killed-lmq-4.9.7", "crash-torn-tail"),
-    ("clean-plain-4.9.7", "page-random"), ("clean-manyfiles-5.3.3", "log-early-end-mark"),
+    ("killed-lmq-4.9.7", "crash-torn-tail"), ("clean-manyfiles-5.3.3", "bit-in-size"),
     ("killed-expired-4.9.7", "record-older-whole"),  # whose record is another queue's after the repair
 ]
 
@@ -64,7 +63,7 @@ def test_spark_says_and_does_what_the_local_engine_does(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("filters", [
-    (), ("--include", "stale,superseded,system"), pytest.param(("--tag", "Tag4"), marks=pytest.mark.deep),
+    (), ("--include", "stale,superseded,system"), pytest.param(("--tag", "Tag4"), marks=pytest.mark.long),
 ], ids=" ".join)
 def test_executors_write_parquet_by_topic_and_day_with_the_rows_of_the_local_engine(
     filters: tuple[str, ...], folder: Path,
@@ -103,7 +102,7 @@ def test_a_plan_that_delivers_less_than_the_broker_alone_is_refused_by_both(fold
     assert_same_tree(before, tree_digest(root))
 
 
-@pytest.mark.parametrize(("name", "recipe"), sampled(all_stores(), [UNDAMAGED, *sorted(RECIPES)], one_in=400))
+@pytest.mark.parametrize(("name", "recipe"), sampled(all_stores(), [UNDAMAGED, *sorted(RECIPES)], one_in=900))
 def test_every_kind_of_damage_on_every_store_is_the_same_to_both(name: str, recipe: str, folder: Path) -> None:
     compare(name, recipe, folder)
 

@@ -179,7 +179,7 @@ class TestStarted:
         assert "its spark.master is local[1], not local[2,4]" in done.stdout
 
     @pytest.mark.parametrize("seconds", [
-        pytest.param(half / 2, marks=() if half in (1, 5) else pytest.mark.long) for half in range(1, 21)])
+        pytest.param(half / 2, marks=() if half == 5 else pytest.mark.long) for half in range(1, 21)])
     def test_ctrl_c_while_spark_starts_leaves_no_process(self, tmp_path: Path, seconds: float) -> None:
         root = real_store("clean-5.3.3", tmp_path / "s")
         process = subprocess.Popen(

@@ -123,7 +123,8 @@ StoreCopy = Callable[[str], Path]
 
 
 def plain(verdict: QueueVerdict) -> dict[str, Any]:
-    fields = {name: getattr(verdict, name) for name in QueueVerdict.__slots__}
+    """All of a verdict but the way to it."""
+    fields = {name: getattr(verdict, name) for name in QueueVerdict.__slots__ if name != "live"}
     return fields | {"missing_offsets": verdict.missing_offsets.tolist()}
 
 

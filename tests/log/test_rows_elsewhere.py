@@ -25,6 +25,7 @@ from recover.findings.code import Refusal
 from recover.log.file_scan import FileScan
 from recover.log.scan import SEED, LocalEngine, LogView, assemble
 from recover.log.split_scan import scan_files, splits_of
+from recover.look.store import default_broker
 from recover.reading.facts import ScanOptions
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import ColumnStore, Split
@@ -32,6 +33,7 @@ from recover.store.mapped_files import MappedFile, MappedFileQueue
 from tests.support.analysed import opened
 from tests.support.sampling import sampled
 from tests.support.stores import STORES, copy_store, real_store, strike
+from tests.torture.trouble import failing_reads
 
 SYNTH = "synth"
 EVERY = (*STORES, SYNTH)
@@ -147,6 +149,19 @@ def test_rows_come_of_damage_and_of_what_differs_alone(
     assert len(engine.kept) > 2 * 5
     assert len(engine.brought) <= splits
     assert engine.answered <= positions
+
+
+def test_the_release_is_told_by_who_has_the_rows_and_the_log_is_not_read_again(large: Path) -> None:
+    store, wide = opened(large), list[str]()
+
+    def note(path: str, _offset: int, length: int) -> bool:
+        wide.extend([path] if "/commitlog/" in path and length > 4096 else [])
+        return False
+
+    log = Elsewhere(1 << 19).scan_log(store.commitlog)
+    with failing_reads(note):
+        found = default_broker(store, log)
+    assert not wide and found == default_broker(store)
 
 
 def test_where_index_files_begin_and_end_is_one_round_of_questions_and_no_rows(large: Path) -> None:

@@ -20,9 +20,11 @@ from mqtool import exits
 from mqtool.screens.verdict import start_line
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
+from recover.check.report import verify
+from recover.check.surroundings import Surroundings
 from recover.log.scan import LocalEngine
 from recover.predict.prediction import Prediction
-from recover.predict.start import predict
+from recover.predict.start import play, predict
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
@@ -639,6 +641,42 @@ def comparable(prediction: Prediction, seen: dict[str, Any]) -> dict[str, Any]:
         found["unreachable"] = prediction.unreachable_messages
         found["duplicated_offsets"] = prediction.duplicated_offsets
     return found
+
+
+def as_it_is(root: Path) -> None:
+    pass
+
+
+def one_queue_lacks_its_end(root: Path) -> None:
+    path = root / "consumequeue" / "TopicA" / "1" / f"{0:020d}"
+    content = path.read_bytes()
+    units = content.rstrip(b"\0")
+    path.write_bytes(units[: len(units) // 20 // 2 * 20].ljust(len(content), b"\0"))
+
+
+def no_checkpoint_after_a_kill(root: Path) -> None:
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()
+
+
+@pytest.mark.parametrize(("name", "harm", "given"), [
+    ("clean-4.5.1", as_it_is, {}), ("clean-4.5.1", as_it_is, {"forceVerifyPropCRC": "true"}),
+    ("clean-4.5.1", as_it_is, {"mappedFileSizeConsumeQueue": "24000"}), ("clean-4.5.1", one_queue_lacks_its_end, {}),
+    ("clean-4.5.1", no_checkpoint_after_a_kill, {}),
+    ("killed-v2-ipv6-5.3.3", as_it_is, {}), ("killed-expired-5.3.3", as_it_is, {}),
+])
+def test_what_verify_has_proven_is_not_counted_again_and_the_answer_is_the_same(
+    store: Callable[[str], Path], name: str, harm: Harm, given: dict[str, str]
+) -> None:
+    root = store(name)
+    harm(root)
+    reading = verify(Store.open(root)).analysis
+    assert reading.queues is not None and any(verdict.live is not None for verdict in reading.queues.verdicts.values())
+    for version in ("4.4.0", "4.9.7", "5.0.0", "5.5.0"):
+        settings = BrokerSettings(BrokerVersion.parse(version), given)
+        counted, proven = (play(Surroundings(reading.store, reading.by_names), settings, proven=proof).prediction
+                           for proof in ({}, reading.queues.verdicts))
+        assert counted == proven, version
 
 
 @pytest.mark.parametrize(("name", "recipe"), chosen(CASES, quick=24, one_in=45))

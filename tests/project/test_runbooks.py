@@ -1,33 +1,74 @@
-"""The commands of the runbooks are run, in their order, on a damaged store: none is refused, none is a usage error."""
+"""The commands of each runbook are run, in their order and in both languages, on the damage that it is for."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from fixtures import demo
 from fixtures.damage import damage
-from mqtool import exits
+from fixtures.damage.config import consumer_offsets
 from tests.cli.runner import mqtool
 from tests.support.command_docs import DOCS
-from tests.support.stores import real_store
+from tests.support.stores import broker_conf, real_store
 
 BACKUPS = "verify-last-nights-backups"  # of many stores; its commands run in tests/cluster/test_fleet.py
 ENGLISH = sorted(path for path in (DOCS / "runbooks").glob("*.md") if path.stem != BACKUPS)
 CHINESE = sorted((DOCS / "zh").glob("*.md"))
-#: The damage that a runbook is for, and with which its commands are run; a bit in a body for all others.
-DAMAGE = {
-    "disk-full": ("crash-disk-full", 0), "vanished-log-file": ("log-middle-missing", 0),
-    "topics-gone": ("topics-missing", 0), "delayed-messages-stuck": ("config-cut-bak-sound", 3),
-    "failover-offsets-went-back": ("abort-added", 0), "kubernetes-crash-loop": ("abort-added", 0),
-}
-STORE = {"vanished-log-file": "clean-manyfiles-5.3.3"}
 _LATER = ("undo", "resume", "journal", "apply")
 _CHANGES = ("recover", "apply", "undo", "resume", "rebuild", "rebuild-index", "rebuild-consumequeue", "truncate")
+_HAN = re.compile(r"[\u4e00-\u9fff]")
+MANY, DELAYED = "clean-manyfiles-5.3.3", "clean-plain-4.9.7"
+MESSAGE, KEY = "7F000001000000000000000000000170", "k170_0"
+"""Of the message 42 of Orders/2 in the first of these stores."""
+
+
+def _delay_progress_too_far(root: Path) -> None:
+    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{3:4711}}')
+
+
+def _offsets_went_back(root: Path) -> None:
+    """Both brokers wrote the file; this one's is older, the other one's is further but for one queue."""
+    consumer_offsets(root, {"Orders@CG": {0: 200, 1: 90}})
+    shutil.copy(root / "config" / "consumerOffset.json", root.parent / "other-consumerOffset.json")
+    consumer_offsets(root, {"Orders@CG": {0: 80, 1: 95}})
+
+
+def _topics_lost(root: Path) -> None:
+    consumer_offsets(root, {"Orders@CG": {0: 200, 1: 90}})
+    damage("topics-missing", root)
+
+
+class Page(NamedTuple):
+    """What a page is for: a store, its damage, and the exit code of each command in the order of the page."""
+
+    store: str
+    harm: str | Callable[[Path], None]
+    codes: str
+
+
+PAGES = {
+    "README": Page(MANY, "crash-bit-without-checkpoint", "6"),
+    "runbook": Page(MANY, "crash-bit-without-checkpoint", "6 4 6 5 0"),
+    "broker-will-not-start": Page(MANY, "log-last-short", "2 4 2 1 0"),
+    "crash-before-you-restart": Page(MANY, "crash-bit-without-checkpoint", "6 4 6 5 0"),
+    "delayed-messages-stuck": Page(DELAYED, _delay_progress_too_far, "6 4 0 2 1"),
+    "disk-full": Page(MANY, "crash-disk-full", "2 2 2 1 0"),
+    "failover-offsets-went-back": Page(MANY, _offsets_went_back, "0 0 0 1 0"),
+    "get-the-messages-out": Page(MANY, "page-random", "0 0 6 0 0 0 0 0 0 0 0 0"),
+    "kubernetes-crash-loop": Page(MANY, "crash-power-loss", "6 2 4 6 5"),
+    "moving-a-store": Page(MANY, "copy-interrupted", "2 1 0"),
+    "offline-install": Page(MANY, "abort-added", "2"),
+    "queue-is-missing-messages": Page(MANY, "queue-hole", "0 0 0 2 0 2 1 0"),
+    "topics-gone": Page(MANY, _topics_lost, "6 2 2 1 0"),
+    "vanished-log-file": Page(MANY, "log-middle-missing", "4 4 4 5"),
+}
 
 
 def _commands(path: Path) -> list[str]:
@@ -35,36 +76,45 @@ def _commands(path: Path) -> list[str]:
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ mqtool ")]
 
 
+def _typed(command: str, root: Path, language: str) -> list[str]:
+    """The command line on a copy of the store: its own paths, and names of messages that it has."""
+    line = command
+    for named, here in (("/tmp/", f"{root.parent}/"), ("/etc/rocketmq/broker.conf", f"{root.parent}/broker.conf"),
+                        ("/data/store", str(root)), ("--offset 1042", "--offset 42"), ("--key 4711", f"--key {KEY}"),
+                        ("7F0000010000158B00000000000CBF83", MESSAGE)):
+        line = line.replace(named, here)
+    words = shlex.split(line)[1:]
+    if words[0] in _CHANGES and "--dry-run" not in words:
+        words.append("--yes")
+    if words[0] == "send" and "--dry-run" not in words:
+        words.append("--dry-run")  # there is no cluster here; tests/broker has one
+    return words if "--lang" in words else [*words, "--lang", language]
+
+
 # the Chinese pages have the same commands, but for the page of decisions
 @pytest.mark.parametrize("path", [
     *ENGLISH, DOCS / "zh" / "runbook.md",
     *(pytest.param(path, marks=pytest.mark.deep) for path in CHINESE if path.stem != "runbook"),
 ], ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_command_of_a_runbook_does_what_it_is_there_for(path: Path, tmp_path: Path) -> None:
-    root = real_store(STORE.get(path.stem, "clean-5.3.3"), tmp_path)
-    damage(DAMAGE.get(path.stem, ("bit-in-body", 5))[0], root, DAMAGE.get(path.stem, ("", 5))[1])
-    for offsets in (root / "config").glob("*onsumerOffset.json"):
-        shutil.copy(offsets, tmp_path / "other-consumerOffset.json")
-    conf = tmp_path / "broker.conf"
-    conf.write_text(f"storePathRootDir={root}\n")
-    commands = _commands(path)
-    assert commands
-    sizes: dict[str, list[int]] = {"export": [], "send": []}
-    for command in commands:
+def test_every_command_of_a_runbook_ends_with_its_exit_code_on_the_damage_it_is_for(path: Path, tmp_path: Path) -> None:
+    page = PAGES[path.stem]
+    root = real_store(page.store, tmp_path)
+    if isinstance(page.harm, str):
+        damage(page.harm, root, 5)
+    else:
+        page.harm(root)
+    broker_conf(page.store, root, root.parent / "broker.conf")
+    language = "zh_CN" if path in CHINESE else "en"
+    ended = []
+    for command in _commands(path):
         if command.split()[1] not in _LATER and "/data/store" in command:
-            assert "--broker-conf /etc/rocketmq/broker.conf" in command, command
-        line = command.replace("/tmp/", f"{tmp_path}/").replace("Orders", "TopicA")
-        words = shlex.split(line.replace("/etc/rocketmq/broker.conf", str(conf)).replace("/data/store", str(root)))[1:]
-        if words[0] in _CHANGES and "--dry-run" not in words:
-            words.append("--yes")
-        if words[0] == "send" and "--dry-run" not in words:
-            words.append("--dry-run")  # there is no cluster here; tests/broker has one
-        result = mqtool(*words, "--json")
-        failed = exits.OPERATIONAL | exits.USAGE | exits.INTERRUPTED | exits.BUG
-        assert result.code & failed == 0, (command, result.stdout[-2000:])
-        if words[0] in ("export", "send") and "--damaged" not in words:
-            sizes[words[0]].append(result.document.get("planned", result.document.get("messages")))
-    assert all(all(numbers) for numbers in sizes.values()), "a step of a runbook found nothing to do"
+            assert "--broker-conf /etc/rocketmq/broker.conf" in command or "store-moved" in command, command
+        result = mqtool(*_typed(command, root, language))
+        ended.append((command, result.code))
+        assert bool(_HAN.search(result.stdout)) is (language == "zh_CN"), (command, result.stdout)
+    assert ended == list(zip(_commands(path), map(int, page.codes.split()), strict=True))
+    written = [file for file in root.parent.iterdir() if file.suffix in (".ndjson", ".csv")]
+    assert all(file.stat().st_size for file in written), "a step of a runbook found nothing to do"
 
 
 def test_each_page_is_there_in_both_languages_with_the_same_commands() -> None:

@@ -45,7 +45,7 @@ def assert_healed(found: Pair, *options: str) -> Result:
     after = in_place(found.ours, found.records)
     assert after >= found.kept
     if found.relation == SAME:
-        assert after >= found.theirs
+        assert after >= found.due
     if done.document["applied"]:
         assert not run("recover", found.ours, "--from", found.other, *options, "--yes").document["applied"]
         assert run("undo", found.ours, "--yes").document["restored"]
@@ -130,6 +130,33 @@ def test_two_sources_fill_what_each_of_them_has(damaged: Path, tmp_path: Path) -
     assert log_of(damaged) == log_of(unpacked(MANY))
 
 
+@pytest.mark.parametrize("name", [MANY, "killed-manyfiles-5.5.0"])
+def test_files_before_the_first_one_come_back_if_retention_cannot_have_deleted_them(name: str, tmp_path: Path) -> None:
+    root = copy_store(unpacked(name), tmp_path / "store")
+    lost = sorted(log_of(root))[:2]
+    for base in lost:
+        log_file(root, base).unlink()
+    assert "commitlog-begins-late" in run("verify", root).codes
+    other = unpacked(name)
+    expired = run("recover", root, "--from", other, "--set", "fileReservedTime=0", "--yes")
+    assert not expired.document.get("placed")
+    done = run("recover", root, "--from", other, "--yes")
+    assert {each["start"] for each in done.document["placed"]} == {*lost}
+    assert log_of(root) == log_of(other)
+    assert not {"commitlog-begins-late", "commitlog-begin-missing"} & run("verify", root).codes
+    assert plain.delivered(root) == plain.delivered(other)
+
+
+def test_files_before_a_hole_that_no_source_fills_stay_away(tmp_path: Path) -> None:
+    root, other = (copy_store(unpacked(MANY), tmp_path / name) for name in ("store", "other"))
+    first, second, third = sorted(log_of(root))[:3]
+    for base in (first, second):
+        log_file(root, base).unlink()
+    log_file(other, second).unlink()
+    assert not run("recover", root, "--from", other, "--yes").document.get("placed")
+    assert min(log_of(root)) == third
+
+
 def _without_end(root: Path) -> int:
     """Zero the last 50 records; the offset at which the log ends now."""
     start = [*plain.records(root)][-50].phy_offset
@@ -161,6 +188,29 @@ def test_without_queues_the_log_goes_on_past_its_end_on_demand_only(extend: bool
 
 
 # --- What is not taken.
+
+
+def test_source_without_a_message_gives_nothing(damaged: Path, tmp_path: Path) -> None:
+    empty = copy_store(unpacked("clean-empty-5.3.3"), tmp_path / "empty")
+    done = run("recover", damaged, "--from", empty, "--max-loss", "all", "--yes")
+    assert not done.code & (exits.OPERATIONAL | exits.BUG), done.stderr
+    assert "placed" not in done.document
+
+
+@pytest.mark.parametrize(("name", "at", "field"), [
+    ("killed-lmq-4.9.7", 175_883, "queue_offset"), (MANY, 89_822, "born_ip"),
+])
+def test_whole_record_with_a_changed_field_that_no_checksum_covers_stays(
+    name: str, at: int, field: str, tmp_path: Path
+) -> None:
+    """Which of both logs is right nobody can tell from their records alone."""
+    root = copy_store(unpacked(name), tmp_path / "store")
+    record = next(record for record in plain.records(root) if record.phy_offset == at)
+    _, stop = record.fields()[field]
+    base = max(base for base in log_of(root) if base <= at)
+    write_at(log_file(root, base), at - base + stop - 1, bytes([record.content[stop - 1] ^ 0x55]))
+    run("recover", root, "--from", unpacked(name), "--yes")
+    assert at not in in_place(root, {at: record.content})
 
 
 def test_log_that_parted_before_the_damage_gives_nothing(damaged: Path, tmp_path: Path) -> None:

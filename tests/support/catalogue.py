@@ -29,6 +29,7 @@ from mqtool import exits, words
 from mqtool.commands import COMMANDS, command_of
 from recover.findings.log_codes import REASONS
 from recover.findings.model import CODES
+from recover.look.store import KNOWN_PARTS
 from recover.store.config_files import STATE_TEXT
 from tests.support.command_docs import parameters
 
@@ -60,7 +61,8 @@ def _nouns() -> Iterator[str]:
     for tree in map(_parsed, sorted(ROOT.rglob("*.py"))):
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("count", "C_"):
-                yield from (item.value for item in node.args if isinstance(item, ast.Constant) and item.value)
+                yield from (item.value for item in node.args
+                            if isinstance(item, ast.Constant) and item.value and isinstance(item.value, str))
 
 
 def _parsed(path: Path) -> ast.AST:
@@ -76,6 +78,7 @@ def _texts() -> Iterator[str]:
     # facts that are texts themselves
     yield from STATE_TEXT.values()
     yield from (file.lost for file in CONFIG_FILES)
+    yield from (what for what, _ in KNOWN_PARTS.values())
     for row in exits.TABLE:
         yield from (row.name, row.meaning)
     for name, entry in COMMANDS.items():
@@ -94,12 +97,21 @@ def _literals(tree: ast.AST) -> Iterator[str]:
             found = [item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)]
             yield from (name.lstrip(">*").replace("_", " ") for name in found)
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in CALLS:
-            for argument in node.args:
+            for argument in _either(node.args):
                 parts = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
                 for part in parts:
                     inner = part.elts[0] if isinstance(part, ast.Tuple) and part.elts else part
                     if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
                         yield inner.value.lstrip(">*")
+
+
+def _either(arguments: list[ast.expr]) -> Iterator[ast.expr]:
+    """The arguments; of a choice both sides."""
+    for argument in arguments:
+        if isinstance(argument, ast.IfExp):
+            yield from _either([argument.body, argument.orelse])
+        else:
+            yield argument
 
 
 def catalogue(language: str) -> Catalog:

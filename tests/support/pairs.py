@@ -16,7 +16,9 @@ SAME, DIVERGED, FOREIGN = "same", "diverged", "foreign"
 
 class Pair(NamedTuple):
     """A damaged store, the other one, what this is to it, and the records that both logs had before any damage, by
-    their place. `kept`: places of records that `ours` still has; `theirs`: those that the other one has."""
+    their place. `kept`: places of records that `ours` still has; `theirs`: those that the other one has. `due`: of
+    these, what ours can get: not where ours has a whole record, though one with a changed field that no checksum
+    covers, and no files before a hole that neither fills."""
 
     ours: Path
     other: Path
@@ -24,6 +26,7 @@ class Pair(NamedTuple):
     records: Mapping[int, bytes]
     kept: set[int]
     theirs: set[int]
+    due: set[int]
 
 
 def in_place(root: Path, records: Mapping[int, bytes]) -> set[int]:
@@ -52,8 +55,27 @@ def pair(name: str, seed: int, relation: str, folder: Path, stranger: str = "cle
         part_at(other, sorted(records)[rng.randrange(len(records))])
     for root in (ours, other):
         for _ in range(rng.randint(root == ours, 3)):
-            rng.choice((noise, noise, zeros, lose_file, lose_end))(root, rng)
-    return Pair(ours, other, relation, records, in_place(ours, records), in_place(other, records))
+            rng.choice((noise, noise, zeros, lose_file, lose_first, lose_end))(root, rng)
+    theirs = in_place(other, records)
+    due = theirs - whole_in(ours, records)
+    return Pair(ours, other, relation, records, in_place(ours, records), theirs,
+                {at for at in due if at >= _begin(ours, other)})
+
+
+def whole_in(root: Path, records: Mapping[int, bytes]) -> set[int]:
+    """At which of these places the log holds a record with the right checksums, whatever else it says."""
+    log = plain.log_files(root)
+    bases = {at: max((base for base in log if base <= at), default=0) for at in records}
+    return {at for at, base in bases.items() if plain.record_at(log.get(base, b""), at - base, base) is not None}
+
+
+def _begin(ours: Path, other: Path) -> int:
+    """Where the log of `ours` begins with the files before it that the other one has without a hole."""
+    files, others = (plain.log_files(root) for root in (ours, other))
+    begin, size = min(files), max(map(len, files.values()))
+    while begin - size in others:
+        begin -= size
+    return begin
 
 
 def part_at(root: Path, start: int) -> None:
@@ -103,6 +125,13 @@ def lose_file(root: Path, rng: random.Random) -> None:
     files = sorted(plain.log_files(root))
     if len(files) > 2:
         log_file(root, files[rng.randrange(1, len(files) - 1)]).unlink()
+
+
+def lose_first(root: Path, rng: random.Random) -> None:
+    """Remove the first log file."""
+    files = sorted(plain.log_files(root))
+    if len(files) > 2:
+        log_file(root, files[0]).unlink()
 
 
 def lose_end(root: Path, rng: random.Random) -> None:
