@@ -176,6 +176,7 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
         yield {"progress": steps, "interrupted": interrupted}
 
 
+@kept_open()
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
     known: KnownLog | None = None, after_verify: Callable[[Reading], None] | None = None, undo: bool = True,

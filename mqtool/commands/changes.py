@@ -32,15 +32,15 @@ from recover.broker.settings import BrokerSettings
 from recover.change.copy_store import check_target, sources_of
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan
-from recover.check import log as check_log
 from recover.check.report import VerifyReport
 from recover.export.joined import joined
 from recover.export.select import Wanted
 from recover.export.sources import Scanned, open_sources, scan_source
 from recover.findings.code import UsageRefusal
 from recover.log.scan import LocalEngine
-from recover.predict.delivers import Books, keeps_for_later
+from recover.predict.delivers import keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
+from recover.predict.start import Starts
 from recover.reading.facts import ScanOptions
 from recover.reading.further import Further
 from recover.reading.reading import Reading
@@ -255,8 +255,7 @@ def _waiting(analysis: Reading, settings: BrokerSettings) -> tuple[list[dict[str
     offsets = has_offsets(analysis.store)
     if not offsets and not keeps_for_later(analysis.log):
         return [], []
-    books = Books(analysis.store, analysis.by_names, analysis.topics, check_log.now_ms())
-    found = groups_of(analysis, settings, books=books)
+    found = groups_of(analysis, settings, delivers_at=Starts.on(analysis).now)
     return to_builtins(found.rows) if offsets else [], found.prediction.json()["delivers"]
 
 

@@ -25,7 +25,6 @@ from recover.findings.model import FindingList
 from recover.look.crash import progress_in
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
-from recover.predict.delivers import Books
 from recover.predict.groups import Groups, groups_of, has_offsets
 from recover.predict.may_start import may_start
 from recover.reading.doubts import read
@@ -203,8 +202,7 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         analysis = read(Facts.of(opened, scan))
-    found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*",
-                      books=Books(opened, analysis.by_names, analysis.topics, now))
+    found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*", delivers_at=now)
     prediction, rows = found.prediction, to_builtins(found.rows)
     delivers = prediction.json()["delivers"]
     out.answer(

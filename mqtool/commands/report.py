@@ -33,7 +33,7 @@ from mqtool.words import N_, _, told
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import boundaries
 from recover.change.journal import Run, runs
-from recover.check.report import VerifyReport, verify
+from recover.check.report import verify
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
@@ -41,18 +41,19 @@ from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.findings.model import shell_line, without_secrets
 from recover.look.crash import progress_in
 from recover.look.store import NO_LOG, exit_state, settings_of
-from recover.predict.delivers import SERVICES, Books
+from recover.predict.delivers import SERVICES
 from recover.predict.groups import groups_of
 from recover.predict.may_start import start_that_restores
 from recover.predict.prediction import Prediction
-from recover.predict.start import predict
+from recover.predict.start import Starts, play
+from recover.reading.reading import Reading
 from recover.reading.traffic import Traffic, stretches, traffic
 from recover.repair.losses import RecoverPlan, stated_losses
 from recover.repair.never_worse import may_take_messages, refuse_worse
 from recover.repair.plan_cost import lost_by
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.memo import Evidence, evidence
-from recover.store.store import COMMITLOG, Store
+from recover.store.store import COMMITLOG
 
 _KINDS = {".html": "html", ".htm": "html", ".md": "md"}
 _MESSAGES, _GROUPS, _FINDINGS, _RUNS, _FILES = 50, 40, 5, 20, 60
@@ -103,10 +104,9 @@ class Facts:
         with engine.scan(out, store, rebuilds=True) as scan:
             self.before = verify(store, scan)
             analysis = self.before.analysis
-            books = Books(store, analysis.by_names, analysis.topics, now)
-            self.groups = groups_of(analysis, settings, books=books)
+            self.groups = groups_of(analysis, settings, delivers_at=now)
             self.progress = progress_in(store, analysis.by_names, settings)
-            self.starts = _starts(store, self.before, settings, books)
+            self.starts = _starts(analysis, settings, now)
             # the plan of `recover --dry-run`, or its refusal
             self.plan: RecoverPlan | None = None
             self.refused: Refusal | None = None
@@ -183,19 +183,20 @@ def report(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
 # --- gathering -----------------------------------------------------------------------------------
 
 
-def _starts(store: Store, before: VerifyReport, settings: BrokerSettings, books: Books) -> list[Start]:
+def _starts(reading: Reading, settings: BrokerSettings, now: int) -> list[Start]:
     """The outcome of a start by each generation of releases; adjacent ones with the same outcome are merged."""
     found: list[Start] = []
+    starts = Starts.on(reading)
     firsts = boundaries()
     before_it: Prediction | None = None
     for first, behind in [*pairwise(firsts), (firsts[-1], None)]:
         until = "and later" if behind is None else f"to before {behind}"
         own = structs.replace(settings, version=first)
         # counting by message takes longer than playing: done once for generations that end with the same log and queues
-        played = predict(store, before.analysis.by_names, own, counted=False, rights=False)
+        played = play(starts.around, own, counted=False, rights=False).prediction
         played = structs.replace(played, broker="", assumptions=[])
         if before_it != played or first in _OTHERWISE:
-            before_it, counted = played, predict(store, before.analysis.by_names, own, books=books)
+            before_it, counted = played, starts.predict(own, now)
             line = start_line({**counted.json(), "broker": "the broker"}, counted.exit_code)
             line = line.replace(f"broker {counted.broker}", "a broker")
             if not found or (found[-1].summary, found[-1].exit_code) != (line, counted.exit_code):

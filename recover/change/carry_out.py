@@ -39,7 +39,7 @@ from recover.change.preconditions import StaleRefusal, check, check_same_store, 
 from recover.change.steps import batches, work_of
 from recover.findings.code import Interrupted, Refusal
 from recover.findings.model import few
-from recover.store.reading import file_crc
+from recover.store.reading import file_crc, kept_open
 
 Progress = Callable[[int, int, str], None]
 """Called with (steps done, total steps, description of the next one)."""
@@ -98,7 +98,8 @@ def apply_plan(
     with store_locked(root, given, "nothing was changed", "the command", as_root=as_root, beside=beside):
         run = _begun(root, plan, given)
         if run is None:
-            whole = _checked(root, plan, given, journal)
+            with kept_open():
+                whole = _checked(root, plan, given, journal)
             try:
                 run = start(root, whole, interrupted, given, journal)
             except BaseException:
@@ -266,12 +267,15 @@ def _one_batch(run: Run, batch: list[int]) -> None:
     Places(run.root, run.parts).check(run.plan.steps[number] for number in batch)
     works = [(number, work_of(run, number)) for number in batch]
     promised = set(run.promised)
-    prepared = [(number, *work.prepare(promised)) for number, work in works if run.statuses[number] == "untouched"]
+    with kept_open():  # many steps change one file
+        prepared = [(number, *work.prepare(promised)) for number, work in works if run.statuses[number] == "untouched"]
     disk.sync_all(path for _, _, paths in prepared for path in paths)
     record_all(run, "begin", [{"step": number, **facts} for number, facts, _ in prepared])
     disk.sync_all([path for _, work in works for path in work.make_room()])
     disk.sync_all([path for _, work in works for path in work.perform()])
-    record_all(run, "done", [{"step": number, "after": work.settle()} for number, work in works])
+    with kept_open():
+        settled = [{"step": number, "after": work.settle()} for number, work in works]
+    record_all(run, "done", settled)
 
 
 def _reverted(run: Run, error: OSError | Refusal) -> Refusal:

@@ -194,6 +194,16 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Recover makes the timer's files again from the log: each message that waits is delivered once.",
     ),
     Code(
+        "transaction-table-wrong", "warning", "{part} (transactions of 3.x): {problem} ({count}, the first at {first})", RECOVER,
+        meaning="The state table has an entry for each prepared message, at the place that its queue offset names; the redo log names "
+        "each prepared message and each end in the order of the log. Both derive from the log.",
+        cause="The broker was killed, the files were lost, cut or not copied with the rest, or have flipped bits.",
+        broker="After an orderly stop a broker of 3.x believes the table up to its first invalid entry, after a kill it makes the table "
+        "again from the redo log. A message without an entry stays half for ever: its producer is not asked. Brokers from 4.3 on "
+        "read neither.",
+        action="Recover makes both again from the log, each message at its own place, with the state that its end gives it.",
+    ),
+    Code(
         "timer-check-wrong", "warning", "config/timercheck {problem}", RECOVER,
         meaning="The file says up to what time timer messages were delivered, and how far the timer queue was read.",
         cause="It was not copied with the rest, or has flipped bits.",

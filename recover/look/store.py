@@ -150,7 +150,7 @@ class _Marks(NamedTuple):
 def _marks_of(split: Split) -> _Marks:
     rows = split.records
     bits, flags = (int(np.bitwise_or.reduce(rows[name], initial=0)) for name in ("bits", "sys_flag"))
-    plain = rows[(rows["bits"] & BIT_PROP_CRC) == 0][:_SAMPLED]
+    plain = rows[np.flatnonzero((rows["bits"] & BIT_PROP_CRC) == 0)[:_SAMPLED]]
     return _Marks(bits, flags, (plain["phy_offset"] + plain["size"]).tolist())
 
 

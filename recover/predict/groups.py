@@ -18,11 +18,10 @@ from recover.check.config import ConfigReport
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, count
 from recover.look.store import log_is_gone
-from recover.predict.delivers import Books
-from recover.predict.dispatch import BrokerLog, Key
+from recover.predict.dispatch import Key
 from recover.predict.prediction import Prediction, right_units
 from recover.predict.queues import UNIT, QueueState
-from recover.predict.start import predict
+from recover.predict.start import Starts
 from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import (
@@ -81,10 +80,10 @@ def has_offsets(store: Store) -> bool:
 
 
 def groups_of(
-    analysis: Reading, settings: BrokerSettings, *, group: str = "*", topic: str = "*", books: Books | None = None,
+    analysis: Reading, settings: BrokerSettings, *, group: str = "*", topic: str = "*", delivers_at: int | None = None,
 ) -> Groups:
-    """Return every committed offset of the groups and topics that match these patterns. `books`: to foretell what the
-    start delivers, too."""
+    """Return every committed offset of the groups and topics that match these patterns. `delivers_at` (ms): to foretell
+    what the start delivers then, too."""
     config = ConfigReport(analysis)
     unread = offsets_in_rocksdb(analysis.store)
     assumed: list[str] = []
@@ -95,12 +94,10 @@ def groups_of(
     if short:
         unread.append(f"{count(len(short), 'queue')} without the entries of the newest messages: their lag is unknown")
 
-    queues: dict[Key, QueueState] = {}
-
-    def started(_: BrokerLog, states: dict[Key, QueueState]) -> None:
-        queues.update(states)
-
-    prediction = predict(analysis.store, analysis.by_names, settings, started=started, books=books)
+    starts = Starts.on(analysis)
+    prediction, _, queues = starts.play(settings)
+    if delivers_at is not None:
+        prediction = starts.predict(settings, delivers_at)
     prediction.assumptions += assumed
     if prediction.starts and not prediction.is_unknown and analysis.queues is not None:
         _once_started(analysis, by_queue, queues, prediction.cut_at, settings)

@@ -15,21 +15,18 @@ from collections.abc import Iterator
 from msgspec import Struct, structs
 
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import NEWEST_OF_LINES
+from recover.broker.versions import NEWEST_OF_LINES, generation_of
 from recover.check import log as check_log
 from recover.check.parts import OTHER_QUEUES, REMAINS
 from recover.check.report import VerifyReport
 from recover.check.surroundings import Surroundings
-from recover.derived.expected import QueueVerdict
 from recover.derived.index_files import index_ends
 from recover.findings.code import DERIVED, MESSAGES
 from recover.findings.model import Finding, FindingList, judged
 from recover.look.store import settings_of_options
-from recover.predict.delivers import Books
-from recover.predict.dispatch import Key, Stop
+from recover.predict.dispatch import Stop
 from recover.predict.prediction import Prediction
-from recover.predict.start import predict
-from recover.reading.reading import Reading
+from recover.predict.start import Starts, play
 from recover.store.store import COMMITLOG, CONSUMEQUEUE
 
 _ABORT = "abort-present"
@@ -89,11 +86,8 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
     """Return whether the broker of these settings may start on a store that was verified (log and queues at least), at
     a time (ms; None: now)."""
     store, view, placed = checked.analysis.store, checked.analysis.by_names, checked.analysis.placed
-    now = check_log.now_ms() if at is None else at
-    around = Surroundings(store, view)
-    prediction = predict(
-        store, view, settings, books=Books(store, view, checked.analysis.topics, now), around=around,
-        proven=_proven(checked.analysis))
+    starts = Starts.on(checked.analysis)
+    around, now, prediction = starts.around, starts.now if at is None else at, starts.predict(settings, at)
     # whole records that stand elsewhere are messages, and no unit leads to them
     prediction.unreachable_messages += sum(run.records for run in placed)
     stated = [*_stated_settings(around, settings)]
@@ -121,13 +115,6 @@ def may_start(checked: VerifyReport, settings: BrokerSettings, at: int | None = 
     )
 
 
-def _proven(reading: Reading) -> dict[Key, QueueVerdict]:
-    """The queues that hold exactly the units of the log, if that is the log as brokers find it."""
-    if reading.queues is None or reading.by_names is not reading.log:
-        return {}
-    return {key: verdict for key, verdict in reading.queues.verdicts.items() if verdict.live is not None}
-
-
 def _refuse_left_out(prediction: Prediction, stated: list[Finding]) -> None:
     """A broker whose configuration leaves out the size of log or queue files loads none of them, and does not start."""
     for item in stated:
@@ -151,11 +138,12 @@ def _led_to(mends: list[Finding], found: list[Finding], prediction: Prediction) 
 def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
     """The release of a store that was verified, and why neither it nor a later line starts there; None if one does."""
     store, view = checked.analysis.store, checked.analysis.by_names
-    own, around = settings_of_options(store, view), Surroundings(store, view)
+    own, around = settings_of_options(store, view), Starts.on(checked.analysis).around
     reasons = []
-    for version in dict.fromkeys([own.version, *(line for line in reversed(NEWEST_OF_LINES) if line > own.version)]):
+    later = [line for line in reversed(NEWEST_OF_LINES) if generation_of(line) > own.version]
+    for version in [own.version, *later]:
         # whether it starts is asked, not what that costs
-        found = predict(store, view, BrokerSettings(version, own.given), around=around, counted=False)
+        found = play(around, BrokerSettings(version, own.given), counted=False).prediction
         if found.starts:
             return None
         reasons.append(str(found.reason))

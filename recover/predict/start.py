@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from formats.basics import offset_to_name
 from formats.checkpoint import EMPTY
@@ -26,6 +29,8 @@ from recover.broker.recovery import (
     unlinked,
 )
 from recover.broker.settings import KNOWN, BrokerSettings, every_name, log_folder_names
+from recover.broker.versions import BrokerVersion
+from recover.check import log as check_log
 from recover.check.log import odd_log_name
 from recover.check.surroundings import Surroundings
 from recover.derived.expected import QueueVerdict, deleted_topics
@@ -34,7 +39,7 @@ from recover.findings.model import Finding, finding, judged
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.scan import LogView
 from recover.look.store import finds_log
-from recover.predict.delivers import Books, delivers
+from recover.predict.delivers import Books, Delivers, delivers
 from recover.predict.dispatch import (
     BrokerLog,
     Dispatcher,
@@ -50,6 +55,7 @@ from recover.predict.dispatch import (
 )
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import QueueState, deleted_index_files
+from recover.reading.reading import Reading
 from recover.store.config_files import (
     DELAYS_FILE,
     LMQ_OFFSETS_FILE,
@@ -69,48 +75,115 @@ from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, rocksdb_data
 LARGE_RECORD = 64 << 20
 
 
-Started = Callable[[BrokerLog, dict[Key, QueueState]], None]
+class Played(NamedTuple):
+    """A start that was played: what it does, and the log and the queues as the broker has them after it. `log` is None,
+    and there are no queues, where it does not come so far."""
+
+    prediction: Prediction
+    log: BrokerLog | None
+    states: dict[Key, QueueState]
 
 
 def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
-    rights: bool = True, started: Started | None = None, books: Books | None = None, around: Surroundings | None = None,
-    proven: Mapping[Key, QueueVerdict] = MappingProxyType({}),
+    rights: bool = True, books: Books | None = None, around: Surroundings | None = None,
 ) -> Prediction:
-    """Predict a start of the broker of these settings; `mode` overrides the one that the abort file implies.
+    """Predict a start of the broker of these settings (`play`). `books`: the same log, for what its services deliver at
+    the time of these."""
+    played = play(around or Surroundings(store, view), settings, mode=mode, counted=counted, rights=rights)
+    if books is not None and played.log is not None:
+        played.prediction.deliveries = delivers(books, settings, played.states)
+    return played.prediction
 
-    `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` no message is
-    counted: enough to learn whether it starts, and where the log ends. Without `rights` owners and modes of files do
-    not matter. `started` is called with the log and the queues as the broker has them after the start. `books`: the
-    same log, for what its services deliver at the time of these. `around`: what surrounds the start, if it was asked
-    already. `proven`: verdicts on queues by `view`.
+
+def play(
+    around: Surroundings, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
+    rights: bool = True, proven: Mapping[Key, QueueVerdict] = MappingProxyType({}),
+) -> Played:
+    """Play a start on a store and the scan of its whole log; `mode` overrides the one that the abort file implies.
+
+    Reads queue and index files; writes nothing. Without `counted` no message is counted: enough to learn whether it
+    starts, and where the log ends. Without `rights` owners and modes of files do not matter. `proven`: verdicts on
+    queues by the same log.
     """
-    around = around or Surroundings(store, view)
+    store = around.store
     prediction = Prediction(str(settings.version), mode or ("abnormal" if store.has_abort else "normal"))
     loaded = _look_around(prediction, around, settings, counted=counted, rights=rights)
     refusal = loaded.refusal or next(_stops(around, settings, rights=rights), None)
     if refusal is not None:
         prediction.refuse(refusal)
-        return prediction
-    if prediction.not_emulated:
-        return prediction
+    if refusal is not None or prediction.not_emulated:
+        return Played(prediction, None, {})
     if settings.text("storeType") == ROCKSDB_QUEUES:
         # its queues are in a database that it creates: the files are not read
         prediction.lowered_queues = [*_ends(loaded.queues)]
-        return prediction
+        return Played(prediction, None, {})
     _note_services(prediction, around, settings)
-    log = BrokerLog(loaded.log, mapped_file_size(store, settings), view)
+    log = BrokerLog(loaded.log, mapped_file_size(store, settings), around.log)
     start = _Start(store, settings, loaded, log, prediction, around.topics)
     start.run()
     if counted and start.ended:
         _count(prediction, around, settings, start, proven)
     if not (start.ended and prediction.starts):
+        return Played(prediction, None, {})
+    return Played(prediction, log, start.states)
+
+
+class _Settings(NamedTuple):
+    version: BrokerVersion
+    given: frozenset[tuple[str, str]]
+
+
+class Starts:
+    """The starts on one reading: what surrounds them and the time (`now`, ms) are asked once, and each is played and
+    counted once."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self.around = Surroundings(reading.store, reading.by_names)
+        self._played: dict[_Settings, Played] = {}
+        self.now = check_log.now_ms()
+        self._books: dict[int, Books] = {}
+        self._delivers: dict[tuple[_Settings, int], Delivers] = {}
+
+    @classmethod
+    def on(cls, reading: Reading) -> Starts:
+        """Return those of a reading, which keeps them."""
+        kept: dict[str, Any] = vars(reading)
+        if "starts" not in kept:
+            kept["starts"] = cls(reading)
+        found: Starts = kept["starts"]
+        return found
+
+    def play(self, settings: BrokerSettings) -> Played:
+        """Return the start of the broker of these settings, with a prediction of the caller's own."""
+        key = _Settings(settings.version, frozenset(settings.given.items()))
+        if key not in self._played:
+            self._played[key] = play(self.around, settings, proven=self._proven())
+        prediction, log, states = self._played[key]
+        return Played(structs.replace(prediction, **{
+            name: copy(value) for name, value in structs.asdict(prediction).items() if isinstance(value, list | dict)
+        }), log, states)
+
+    def predict(self, settings: BrokerSettings, at: int | None = None) -> Prediction:
+        """Return the prediction of `play`, with what the services deliver at a time (ms; None: now)."""
+        prediction, log, states = self.play(settings)
+        if log is not None:
+            at = self.now if at is None else at
+            key = _Settings(settings.version, frozenset(settings.given.items())), at
+            if key not in self._delivers:
+                reading = self._reading
+                books = self._books.setdefault(at, Books(reading.store, reading.by_names, reading.topics, at))
+                self._delivers[key] = delivers(books, settings, states)
+            prediction.deliveries = self._delivers[key]
         return prediction
-    if started is not None:
-        started(log, start.states)
-    if books is not None:
-        prediction.deliveries = delivers(books, settings, start.states)
-    return prediction
+
+    def _proven(self) -> dict[Key, QueueVerdict]:
+        """The queues that hold exactly the units of the log, if that is the log as brokers find it."""
+        reading = self._reading
+        if reading.queues is None or reading.by_names is not reading.log:
+            return {}
+        return {key: verdict for key, verdict in reading.queues.verdicts.items() if verdict.live is not None}
 
 
 def _look_around(

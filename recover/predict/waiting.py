@@ -16,13 +16,13 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from recover.broker.settings import BrokerSettings
+from recover.check.surroundings import Surroundings
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.predict.delivers import REVIVE_TOPIC, Books, Event, Row, events, rows_of, timers_of_log
-from recover.predict.dispatch import BrokerLog, Key, load
+from recover.predict.dispatch import load
 from recover.predict.groups import offsets_in_rocksdb
-from recover.predict.queues import QueueState
-from recover.predict.start import predict
+from recover.predict.start import play
 from recover.store.config_files import Topics
 from recover.store.store import Store
 from recover.store.unread import unread_parts
@@ -43,12 +43,7 @@ class Waiting(Struct):
 
 def waiting(store: Store, log: LogView, topics: Topics, settings: BrokerSettings, now: int) -> Waiting:
     """Return what waits at `now` (ms), as the broker of these settings sees it."""
-    queues: dict[Key, QueueState] = {}
-
-    def started(_: BrokerLog, states: dict[Key, QueueState]) -> None:
-        queues.update(states)
-
-    predict(store, log, settings, counted=False, rights=False, started=started)
+    queues = play(Surroundings(store, log), settings, counted=False, rights=False).states
     if not queues:
         queues = load(store, settings).queues
         for state in queues.values():

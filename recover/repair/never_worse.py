@@ -22,8 +22,9 @@ from formats.basics import FormatError, offset_in_name
 from formats.record import Record, decode
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import NEWEST_COMPARED, BrokerVersion
+from recover.broker.versions import NEWEST_COMPARED, BrokerVersion, generation_of
 from recover.change.model import InPlace, Step
+from recover.check.surroundings import Surroundings
 from recover.derived.queue_check import ranges
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList, finding
@@ -32,7 +33,7 @@ from recover.log.judge import judge, without_own_offset
 from recover.log.scan import LogView
 from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
-from recover.predict.start import predict
+from recover.predict.start import play
 from recover.reading.accepting import Becomes, Dropped, Rewritten
 from recover.reading.policy import Explanation
 from recover.reading.reading import Reading
@@ -131,10 +132,10 @@ def taken_from_brokers(
         analysis = made.before.analysis
         view = analysis.as_it_is
         after_view, stays = _changed(Reading.first(analysis.facts, view), path_in, steps)
+        alone, after = Surroundings(store, view), Surroundings(planned, after_view)
         for version in reversed(_releases(settings)):
             sums = Sums()
-            release = structs.replace(settings, version=version)
-            for item in missed_between(store, view, planned, after_view, release, stays, sums):
+            for item in missed_between(alone, after, structs.replace(settings, version=version), stays, sums):
                 found[item.topic, item.queue, item.queue_offset] = item
     mended = {item["start"] for item in made.bridged if "before" in item}  # a bit or a field written on demand
     # a requested cut is in the plan's statement already, and was held to `max_loss`
@@ -158,8 +159,9 @@ def _is_final(store: Store, steps: Sequence[Step], again: Callable[[Store], Reco
 
 
 def _releases(settings: BrokerSettings) -> list[BrokerVersion]:
-    """The releases that are compared: the store's own first."""
-    return [*dict.fromkeys((settings.version, NEWEST_COMPARED))]
+    """The releases that are compared: the store's own, and the newest if it starts in another way."""
+    own, newest = settings.version, NEWEST_COMPARED
+    return [own] if generation_of(own) == generation_of(newest) else [own, newest]
 
 
 def _stated(missed: Iterable[Missed]) -> list[dict[str, Any]]:
@@ -264,27 +266,19 @@ def _changed(
 
 
 def missed_between(
-    store: Store, view: LogView, planned: Store, after_view: LogView, settings: BrokerSettings,
-    stays: Collection[Stretch] = (), sums: Sums | None = None,
+    around: Surroundings, planned: Surroundings, settings: BrokerSettings, stays: Collection[Stretch] = (),
+    sums: Sums | None = None,
 ) -> list[Missed]:
-    """Return what the broker of these settings delivers from `store` and not from `planned`; nothing if it does not
-    start. What it delivers of both is added to `sums`.
+    """Return what the broker of these settings delivers from a store and not from the `planned` one; nothing if it does
+    not start. What it delivers of both is added to `sums`.
 
     Queues are skipped if their units do not change and lead into unchanged ranges of the log (`stays`).
     """
-    found: list[Missed] = []
-    sums = sums or Sums()
-
-    def started(log: BrokerLog, states: States) -> None:
-        def after(log_after: BrokerLog, later: States) -> None:
-            found.extend(_missed(log, states, log_after, later, stays, sums))
-
-        # what the first start has open, it has open only now
-        if not predict(planned, after_view, settings, counted=False, rights=False, started=after).starts:
-            after(log, {})
-
-    predict(store, view, settings, counted=False, rights=False, started=started)
-    return found
+    alone, after = (play(one, settings, counted=False, rights=False) for one in (around, planned))
+    if alone.log is None or (after.log is None and after.prediction.starts):
+        return []
+    # where it does not start on the plan, it delivers nothing of it
+    return [*_missed(alone.log, alone.states, after.log or alone.log, after.states, stays, sums or Sums())]
 
 
 def _missed(

@@ -32,6 +32,7 @@ class _Planned(LocalTree):
         self._changed, self._below = changed, below
         self._scratch = scratch
         self._written: dict[Path, Path] = {}
+        self._found: dict[str, tuple[Path, Install | None, list[InPlace]] | None] = {}
         self._inside: dict[Path, set[str]] = defaultdict(set)
         for path in changed:
             for inner, folder in zip((path, *path.parents), path.parents, strict=False):
@@ -41,14 +42,18 @@ class _Planned(LocalTree):
 
     def _steps(self, name: str) -> tuple[Path, Install | None, list[InPlace]]:
         """Return the path, the file installed there, and its in-place changes. `OSError` if the steps remove it."""
-        path = self.behind(name)
-        steps = self._changed.get(path, [])
-        within = [step for step in steps if isinstance(step, InPlace)]
-        installed = next((step for step in steps if isinstance(step, Install)), None)
-        goes = installed is None and len(within) < len(steps) and path not in self._inside
-        if goes or not self._retired.isdisjoint(path.parents):
-            raise missing(path)
-        return path, installed, within
+        if name not in self._found:
+            path = self.behind(name)
+            steps = self._changed.get(path, [])
+            within = [step for step in steps if isinstance(step, InPlace)]
+            installed = next((step for step in steps if isinstance(step, Install)), None)
+            goes = installed is None and len(within) < len(steps) and path not in self._inside
+            left = not goes and self._retired.isdisjoint(path.parents)
+            self._found[name] = (path, installed, within) if left else None
+        found = self._found[name]
+        if found is None:
+            raise missing(self.behind(name))
+        return found
 
     def status(self, name: str) -> os.stat_result:
         path, installed, within = self._steps(name)

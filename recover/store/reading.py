@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from array import array
 from bisect import bisect_right
@@ -55,8 +56,8 @@ def open_descriptor(path: Path | str) -> int:
     return fd
 
 
-_MOST_KEPT = 64
-"""Descriptors: a broker and its tools may have a limit of 1,024."""
+_MOST_KEPT, _SHARE_KEPT = 256, 4
+"""Descriptors, and the share of those that this process may have: the usual limit is 1,024."""
 
 
 class Kept:
@@ -65,6 +66,8 @@ class Kept:
     def __init__(self) -> None:
         self._by_path: OrderedDict[str, int] = OrderedDict()
         self._lock = Lock()
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = _MOST_KEPT if limit < 0 else min(_MOST_KEPT, limit // _SHARE_KEPT)
 
     def take(self, path: Path | str) -> int | None:
         """Return the descriptor of a path, for its reader alone; None if it is not kept, or leads elsewhere by now."""
@@ -86,7 +89,7 @@ class Kept:
         with self._lock:
             others = [fd] if self._by_path.setdefault(os.fspath(path), fd) != fd else []
             self._by_path.move_to_end(os.fspath(path))
-            while len(self._by_path) > _MOST_KEPT:
+            while len(self._by_path) > self._most:
                 others.append(self._by_path.popitem(last=False)[1])
         for each in others:
             os.close(each)
@@ -134,6 +137,16 @@ def forget_descriptors(folder: Path) -> None:
     """Close what is kept of the files in a folder that goes, so that their room is free."""
     if _kept is not None:
         _kept.close(f"{folder}/")
+
+
+@contextmanager
+def descriptor_of(path: Path | str) -> Iterator[int]:
+    """Yield a descriptor as `take_descriptor` does, and give it back."""
+    fd = take_descriptor(path)
+    try:
+        yield fd
+    finally:
+        give_descriptor(path, fd)
 
 
 def not_a_file(path: Path | str, kind: str) -> OSError:
@@ -184,8 +197,7 @@ def between_extents(extents: Iterable[tuple[int, int]], start: int, stop: int) -
 
 def read_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """Yield the bytes of [start, stop) in pieces of at most 1 MiB; fewer bytes if the file ends before."""
-    fd = open_descriptor(path)
-    try:
+    with descriptor_of(path) as fd:
         position = start
         while stop is None or position < stop:
             piece = os.pread(fd, READ if stop is None else min(READ, stop - position), position)
@@ -193,8 +205,6 @@ def read_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator
                 return
             yield piece
             position += len(piece)
-    finally:
-        os.close(fd)
 
 
 def identity(path: Path) -> tuple[int, ...]:
@@ -214,8 +224,7 @@ def crc_of(chunks: Iterable[Buffer]) -> tuple[int, int]:
 
 def file_crc(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, int]:
     """Return (size, CRC-32C) of [start, stop) of a file, clipped to its length. Holes are counted, not read."""
-    fd = open_descriptor(path)
-    try:
+    with descriptor_of(path) as fd:
         end = os.fstat(fd).st_size
         stop = end if stop is None else min(stop, end)
         crc, position = 0, start
@@ -229,8 +238,6 @@ def file_crc(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, 
                 crc = crc32c(piece, crc)
                 position += len(piece)
         return max(0, stop - start), crc_with_zeros(crc, stop - position)
-    finally:
-        os.close(fd)
 
 
 _CRC32C = 0x82F63B78

@@ -21,9 +21,10 @@ from mqtool.screens.verdict import start_line
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.check.report import verify
+from recover.check.surroundings import Surroundings
 from recover.log.scan import LocalEngine
 from recover.predict.prediction import Prediction
-from recover.predict.start import predict
+from recover.predict.start import play, predict
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
@@ -673,7 +674,7 @@ def test_what_verify_has_proven_is_not_counted_again_and_the_answer_is_the_same(
     assert reading.queues is not None and any(verdict.live is not None for verdict in reading.queues.verdicts.values())
     for version in ("4.4.0", "4.9.7", "5.0.0", "5.5.0"):
         settings = BrokerSettings(BrokerVersion.parse(version), given)
-        counted, proven = (predict(reading.store, reading.by_names, settings, proven=proof)
+        counted, proven = (play(Surroundings(reading.store, reading.by_names), settings, proven=proof).prediction
                            for proof in ({}, reading.queues.verdicts))
         assert counted == proven, version
 

@@ -18,6 +18,7 @@ from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.change.model import Plan, Retire, Step, WriteFile, WriteRange, ZeroRange
+from recover.check.surroundings import Surroundings
 from recover.findings.code import Refusal
 from recover.findings.model import FindingList
 from recover.log.scan import LocalEngine
@@ -46,8 +47,8 @@ def settings(version: str) -> BrokerSettings:
 
 def missed(before: Path, after: Path, version: str) -> list[Missed]:
     """What a broker of that release delivers of the first store and not of the second."""
-    one, other = Store.open(before), Store.open(after)
-    return missed_between(one, scan_log(one.commitlog), other, scan_log(other.commitlog), settings(version))
+    one, other = (Surroundings(store, scan_log(store.commitlog)) for store in map(Store.open, (before, after)))
+    return missed_between(one, other, settings(version))
 
 
 @pytest.mark.parametrize(("name", "recipe", "seed"), [
