@@ -233,6 +233,8 @@ def _start(scene: Scene) -> list[Step]:
     left = [*dict.fromkeys(item.code for item in scene.wrong)]
     if scene.named(_ASKS) and not scene.code & exits.MESSAGES:
         last = N_("if its log is meant to begin where it does")
+    elif scene.named("start-outlasts-probe") and scene.phase == "predicted":
+        last = N_("give it a startupProbe that allows more first")
     elif scene.phase == "predicted" and scene.code:
         last = N_("consumers get second copies of some messages") if scene.named("start-delivers-again") else \
             N_("the log restores whatever the start removes")
