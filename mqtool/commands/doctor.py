@@ -24,6 +24,8 @@ from recover.look.store import settings_of
 from recover.predict.may_start import may_start
 
 _MATTERS = 3
+_LONGEST = 200
+"""Characters of a problem: longer ones push the answer off a screen of 24 lines; verify has all of them."""
 
 
 @command(
@@ -51,7 +53,7 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     beside = [item for item in answer.findings if (item.code, item.file, item.offset) not in known]
     matters, more = _worst(checked.findings, beside)
     out.found([*checked.findings, *beside])
-    out.on_screen = True
+    out.shown = matters
     out.answer(
         may_start=None if unknown else answer.may_start, broker=answer.prediction.broker, start=start,
         matters=[{**item.json(), "message": out.given.fill(item.message), "remedy": out.given.fill(item.remedy)}
@@ -64,7 +66,7 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     question = _("May {broker} start on it?").format(broker=answer.prediction.broker)
     out.show(Text.assemble((f"{question} ", "bold"), (_(word), style)),
              Text(clean(start_line(shown, answer.exit_code))))
-    rows = [(Text(item.code), clean(out.given.fill(told(item)[0]))) for item in matters]
+    rows = [(Text(item.code), clean(out.given.fill(told(item)[0]), _LONGEST)) for item in matters]
     if rows:
         hidden = _(" ({n} more: mqtool verify lists all)").format(n=count(more, "code")) if more else ""
         out.show(table(_("what matters") + hidden, ["code", "*problem"], rows))

@@ -655,6 +655,17 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Nothing; expect the load. `--at` judges another time of start.",
     ),
     Code(
+        "start-outlasts-probe", "warning",
+        "broker {broker} would take about {seconds} s to start, and the probe allows {limit} s ({mode} recovery, rates of {measured})",
+        "Give it a startupProbe that allows more, before it starts.",
+        meaning="A probe would kill the broker before its port answers. The store is then one that was not stopped cleanly.",
+        cause="Recovery reads the log from its start file on, and after a kill fills queues and index again: that takes as long as "
+        "there is log to read. A livenessProbe counts from the start of the container.",
+        broker="After each kill it begins again at the same file, and does not come up (apache/rocketmq #9587).",
+        action="Set failureThreshold x periodSeconds of a startupProbe above the estimate, twice as high on a slow machine; "
+        "`--disk-rate` adds the time of the disk. Or run `mqtool recover` before: after it the start reads the last files only.",
+    ),
+    Code(
         "start-skips-waiting", "error", "broker {broker} would never deliver {count} messages that wait ({kinds})",
         "Export them before the start: mqtool pending {store} lists them.",
         one="broker {broker} would never deliver one message that waits ({kinds})",
