@@ -318,6 +318,13 @@ class Printer:
     def answer(self, **keys: Any) -> None:
         self.document.update(keys)
 
+    @property
+    def width(self) -> int:
+        """The columns of the screen."""
+        if self._screen is None:
+            self._screen = make_console(self.options.color)
+        return self._screen.width
+
     def show(self, *things: Shown) -> None:
         if things and not self.options.json and not self.options.quiet:
             self._draw(*([Text("")] if self._drawn else ()), *things)
