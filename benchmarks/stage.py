@@ -95,7 +95,7 @@ class Stage:
 
     def _load(self, version: str, root: Path) -> float:
         """In a JVM of its own, whose start is not counted. RuntimeError if a message has no unit then."""
-        seen = _run(version, "LoadClock", root, {
+        seen = run(version, "LoadClock", root, {
             "conf.storePathCommitLog": self.commitlog, "conf.mappedFileSizeConsumeQueue": self.shape.queue_file_bytes,
         })
         if not seen["loaded"]:
@@ -148,7 +148,7 @@ def set_up(shape: Shape, folder: Path) -> Stage:
                       f"{free / 1e9:.1f} are free (choose another place with --folder)")
     root = Path(tempfile.mkdtemp(dir=folder)) / "store"  # the part `sql` has two stores at a time
     root.mkdir()
-    done = _run(WRITER, "BulkWriter", root, {
+    done = run(WRITER, "BulkWriter", root, {
         "bytes": shape.log_bytes, "body": shape.body, "topics": shape.topics, "queues": shape.queues,
         "keys": shape.keys, "seed": 7, "conf.diskMaxUsedSpaceRatio": 95,
         "conf.mappedFileSizeConsumeQueue": shape.queue_file_bytes,
@@ -161,7 +161,7 @@ def set_up(shape: Shape, folder: Path) -> Stage:
     return Stage(shape, root, int(done["messages"]))
 
 
-def _run(version: str, program: str, root: Path, request: dict[str, Any]) -> dict[str, Any]:
+def run(version: str, program: str, root: Path, request: dict[str, Any]) -> dict[str, Any]:
     """The report of one of the lab's Java programs."""
     lines = "".join(f"{name}={value}\n" for name, value in {"root": root, **request}.items())
     report, _ = ensure(version).ask(program, lines, heap=_HEAP, quick=False)

@@ -5,6 +5,8 @@ Pages stay plain Markdown that reads well where the code is hosted; nothing here
 
 from __future__ import annotations
 
+import re
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,15 @@ html_title = f"mqtool {release}"
 html_static_path: list[str] = []
 html_theme_options = {"sidebar_hide_name": False}
 
+def _in_short(page: Path) -> str:
+    """The first sentence of a page without its marks, as `man -k` lists it."""
+    sentence = re.split(r"(?<=[a-z)`])[.:] ", page.read_text("utf-8").splitlines()[2])[0]
+    plain = re.sub(r"`|\[([^]]*)\]\([^)]*\)| \([^)]*\)", r"\1", sentence)
+    return textwrap.shorten(plain.rstrip("."), 80, placeholder=" …")
+
+
 man_pages = [("index", "mqtool", PROJECT["description"], author, 1)] + [
-    (f"commands/{page.stem}", f"mqtool-{page.stem}", page.read_text("utf-8").splitlines()[2][:80], author, 1)
+    (f"commands/{page.stem}", f"mqtool-{page.stem}", _in_short(page), author, 1)
     for page in sorted((HERE / "commands").glob("*.md"))
 ]
 
@@ -45,4 +54,10 @@ def setup(app: Any) -> None:
                 head = f":::{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}"
                 source[0] += "\n\n".join(["", head, "\n".join(pages), ":::"])
 
+    def plain(_: Any, tree: Any, __: str) -> None:
+        if app.builder.name == "man":  # a link to another page is its words: it would end in an empty address
+            for link in [*tree.findall(lambda node: node.tagname == "reference" and not node.get("refuri", ""))]:
+                link.replace_self(link.children)
+
     app.connect("source-read", contents)
+    app.connect("doctree-resolved", plain)

@@ -233,6 +233,8 @@ def _start(scene: Scene) -> list[Step]:
     left = [*dict.fromkeys(item.code for item in scene.wrong)]
     if scene.named(_ASKS) and not scene.code & exits.MESSAGES:
         last = N_("if its log is meant to begin where it does")
+    elif scene.named("start-outlasts-probe") and scene.phase == "predicted":
+        last = N_("give it a startupProbe that allows more first")
     elif scene.phase == "predicted" and scene.code:
         last = N_("consumers get second copies of some messages") if scene.named("start-delivers-again") else \
             N_("the log restores whatever the start removes")
@@ -330,11 +332,19 @@ def _as_predicted(scene: Scene, answer: Answer) -> list[Step]:
         assumed=answer.assumed, start=None))
 
 
-def _asked(scene: Scene) -> list[Step]:
-    """Both verify and predict were asked: a store with nothing wrong leads to its start, any other to its repair."""
+def _to_start(scene: Scene) -> list[Step]:
+    """doctor of a store that verify leads to its start. What the start would cost beside that is no reason to leave out
+    a repair: what a start restores is left to it only where it may start."""
     assert scene.start is not None
-    if not scene.code & ~exits.DERIVED:
-        return _as_predicted(scene, scene.start)
+    steps = _as_predicted(scene, scene.start)
+    if scene.repairs() and not scene.start.may_start and not any("mqtool recover" in step.command for step in steps):
+        steps += _dry_runs(scene)
+    return steps
+
+
+def _to_repair(scene: Scene) -> list[Step]:
+    """doctor of any other store: what verify would say."""
+    assert scene.start is not None
     return next_steps(structs.replace(scene, phase="checked", code=scene.code | scene.start.exit_code, start=None))
 
 
@@ -376,9 +386,8 @@ def _verify(scene: Scene) -> list[Step]:
 
 
 class State(NamedTuple):
-    """A row: phases, condition, and the steps that follow. The first matching row counts."""
+    """A row: a condition, and the steps that follow."""
 
-    phases: str
     holds: Callable[[Scene], bool]
     steps: Callable[[Scene], list[Step]]
 
@@ -386,59 +395,74 @@ class State(NamedTuple):
 _PLACES, _WAITING = ("commitlog-misnamed-file", "commitlog-displaced-records"), "start-skips-waiting"
 
 
+def _otherwise(scene: Scene) -> bool:
+    return True
+
+
+def _costs(scene: Scene) -> bool:
+    return bool(scene.code & exits.MESSAGES)
+
+
 def _only_skips_waiting(scene: Scene) -> bool:
     """Whether messages that it would never deliver are all that the start costs: with the log repaired, others wait."""
     return {item.code for item in scene.wrong if item.bits & exits.MESSAGES} == {_WAITING}
 
 
-_CHECKED = "checked predicted planned nothing changed"
-STATES: tuple[State, ...] = (
-    State("inspected undone part", lambda it: True, _verify),
-    State("fleet", lambda it: True,
-          lambda it: [Step(Given(str(item.file)).line("verify"), item.message) for item in it.wrong[:_STORES]]),
-    State("journal", lambda it: bool(it.named("run-unfinished")), _resume),
-    State("journal", lambda it: True, _verify),
-    State("asked", lambda it: True, _asked),
-    State(_CHECKED, lambda it: bool(it.named("run-unfinished")), _resume),
-    State("checked predicted nothing changed", _stopped, Scene.by_hand),
-    State("predicted checked changed nothing", lambda it: bool(_settings(it)),
-          lambda it: [it.remedy(item) for item in _settings(it)]),
-    State("predicted", lambda it: bool(it.named("broker-running")) and not it.code & exits.MESSAGES, lambda it: []),
-    State("nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
-    State("predicted", lambda it: any(item.severity == "error" for item in it.named(OWNERS)),
-          lambda it: it.by_hand(OWNERS)),
-    State("predicted", lambda it: bool(it.named(OWNERS)) and not it.code & exits.MESSAGES, Scene.by_hand),
-    State("planned", lambda it: it.plan is not None, _apply),
-    State("planned checked", lambda it: bool(it.named("broker-running") and (it.code or it.phase == "planned")),
-          lambda it: [Step(STOP_BROKER, "the store cannot be changed while it runs")]),
-    State("planned", lambda it: True, _go),
-    State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
-    # recover restores the name of a log file, whatever else is unknown about the start
-    State("predicted", lambda it: bool(it.named(*_PLACES)), _dry_runs),
-    State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _beside_unread),
-    State("checked predicted",
-          lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
-          lambda it: it.by_hand(*FIND) + (_dry_runs(it) if it.repairs() else [])),
-    State("checked", lambda it: it.start is not None, _start_restores),
-    State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL or _refuses(it), _predict),
-    State("checked", lambda it: bool(it.repairs()), _dry_runs),
-    State("checked", lambda it: True, Scene.by_hand),
-    State("predicted", lambda it: bool(it.needs("mend-bits")) and not it.code & exits.MESSAGES, _dry_runs),
-    State("predicted", lambda it: it.damaged and not it.code & exits.MESSAGES, _verify),
-    State("predicted", lambda it: not it.code & exits.MESSAGES, _start),
-    State("predicted", _only_skips_waiting, lambda it: it.by_hand(_WAITING)),
-    State("predicted", lambda it: True, _dry_runs),
-    State("changed nothing", lambda it: it.changes != "recover" and bool(
-        [item for item in it.repairs() if item.code not in _LEFT_BY_A_KILL]), _dry_runs),
-    State("changed nothing", lambda it: True, _after_repair),
-)
+def _changes(scene: Scene) -> bool:
+    """Whether a change of the store comes next."""
+    return scene.phase == "planned" or bool(scene.code & (exits.MESSAGES if scene.phase == "predicted" else ~0))
+
+
+_LOOK = State(_otherwise, _verify)
+_UNFINISHED = State(lambda it: bool(it.named("run-unfinished")), _resume)
+_STOPPED = State(_stopped, Scene.by_hand)
+_SETTING = State(lambda it: bool(_settings(it)), lambda it: [it.remedy(item) for item in _settings(it)])
+# a running broker is stopped before a change, and left alone where none is needed
+_RUNNING = State(
+    lambda it: bool(it.named("broker-running")) and _changes(it) is (it.phase in ("planned", "checked")),
+    lambda it: [Step(STOP_BROKER, "the store cannot be changed while it runs")] if _changes(it) else [])
+_UNREAD = State(lambda it: bool(it.code & exits.UNSUPPORTED), _beside_unread)
+_SEARCH = State(lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or _costs(it)),
+                lambda it: it.by_hand(*FIND) + (_dry_runs(it) if it.repairs() else []))
+_LEFT_BY_A_REBUILD = State(lambda it: it.changes != "recover" and bool(
+    [item for item in it.repairs() if item.code not in _LEFT_BY_A_KILL]), _dry_runs)
+_AFTER = (_UNREAD, _LEFT_BY_A_REBUILD, State(_otherwise, _after_repair))
+PHASES: dict[str, tuple[State, ...]] = {
+    **dict.fromkeys(("inspected", "undone", "part"), (_LOOK,)),
+    "journal": (_UNFINISHED, _LOOK),
+    "fleet": (State(_otherwise, lambda it: [Step(Given(str(item.file)).line("verify"), item.message)
+                                            for item in it.wrong[:_STORES]]),),
+    "asked": (State(lambda it: not it.code & ~exits.DERIVED, _to_start), State(_otherwise, _to_repair)),
+    "checked": (
+        _UNFINISHED, _STOPPED, _SETTING, _RUNNING, _UNREAD, _SEARCH,
+        State(lambda it: it.start is not None, _start_restores),
+        State(lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL or _refuses(it), _predict),
+        State(lambda it: bool(it.repairs()), _dry_runs),
+        State(_otherwise, Scene.by_hand),
+    ),
+    "predicted": (
+        _UNFINISHED, _STOPPED, _SETTING, _RUNNING,
+        State(lambda it: any(item.severity == "error" for item in it.named(OWNERS)), lambda it: it.by_hand(OWNERS)),
+        State(lambda it: bool(it.named(OWNERS)) and not _costs(it), Scene.by_hand),
+        State(lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
+        # recover restores the name of a log file, whatever else is unknown about the start
+        State(lambda it: bool(it.named(*_PLACES)), _dry_runs),
+        _UNREAD, _SEARCH,
+        State(lambda it: bool(it.needs("mend-bits")) and not _costs(it), _dry_runs),
+        State(lambda it: it.damaged and not _costs(it), _verify),
+        State(lambda it: not _costs(it), _start),
+        State(_only_skips_waiting, lambda it: it.by_hand(_WAITING)),
+        State(_otherwise, _dry_runs),
+    ),
+    "planned": (_UNFINISHED, State(lambda it: it.plan is not None, _apply), _RUNNING, State(_otherwise, _go)),
+    "nothing": (_UNFINISHED, _STOPPED, _SETTING, _RUNNING, *_AFTER),
+    "changed": (_UNFINISHED, _STOPPED, _SETTING, *_AFTER),
+}
+"""The rows of each phase, in their order; the first whose condition holds counts."""
 
 
 def next_steps(scene: Scene) -> list[Step]:
-    for state in STATES:
-        if scene.phase in state.phases.split() and state.holds(scene):
-            return state.steps(scene)
-    return []
+    return next((state.steps(scene) for state in PHASES[scene.phase] if state.holds(scene)), [])
 
 
 def undo_step(given: Given) -> Step:

@@ -265,8 +265,8 @@ class Printer:
         self.findings = FindingList()
         self.given: Given = NOTHING_GIVEN
         self.writing = False
-        self.on_screen = False
-        """Whether the screen of the command has all that it should show of the findings."""
+        self.shown: list[Finding] | None = None
+        """The findings that the screen of the command has, with their messages; None: the printer shows them."""
         self.again = ""
         """The command line that makes the plan again, if it differs from the one that was typed."""
         self._summary = ""
@@ -317,6 +317,13 @@ class Printer:
 
     def answer(self, **keys: Any) -> None:
         self.document.update(keys)
+
+    @property
+    def width(self) -> int:
+        """The columns of the screen."""
+        if self._screen is None:
+            self._screen = make_console(self.options.color)
+        return self._screen.width
 
     def show(self, *things: Shown) -> None:
         if things and not self.options.json and not self.options.quiet:
@@ -377,7 +384,7 @@ class Printer:
         if self.options.json:
             self._print_document(code, failure)
         else:
-            if not self.on_screen:
+            if self.shown is None:
                 self._print_findings()
             if failure is None:
                 self._print_summary(code)
@@ -417,6 +424,7 @@ class Printer:
         """Print the worst findings first: a few per code, then a line per code for notes. Or as many as requested."""
         findings = sorted(self.findings, key=lambda item: [*_STYLES].index(item.severity))
         most = self.options.max_findings
+        self.shown = findings
         if most is None:
             wrong = [item for item in findings if item.severity != "info"]
             tables = [findings_table(wrong, self.given, SCREEN_FINDINGS),
@@ -442,9 +450,12 @@ class Printer:
             return
         words = [_("next"), *[_("or")] * len(self._steps)]
         last = [(_("undo"), self._undo)] if self._undo else []
+        above = {self.given.fill(told(item)[0]) for item in self.shown or ()}
         for word, step in [*zip(words, self._steps, strict=False), *last]:
             command, why = clean(_(step.command)), clean(_(step.why))
-            line = Text.assemble((f"{word}: ", "bold"), command, (f"    ({why})", "dim"))
+            if step.why in above:
+                why = ""
+            line = Text.assemble((f"{word}: ", "bold"), command, (f"    ({why})" if why else "", "dim"))
             assert self._screen is not None
             if not on_terminal or line.cell_len <= self._screen.width:
                 self._draw(line, soft_wrap=True)
@@ -452,7 +463,8 @@ class Printer:
             # a command stays one line for who copies it; everything else breaks between words
             is_command = command.startswith("mqtool ")
             self._draw(Text.assemble((f"{word}: ", "bold"), command), soft_wrap=is_command)
-            self._screen.print(Padding(Text(why, style="dim"), (0, 0, 0, 6)))
+            if why:
+                self._screen.print(Padding(Text(why, style="dim"), (0, 0, 0, 6)))
 
     def _complain(self, failure: exits.Failure) -> None:
         name = f"mqtool {self.command}" if self.command else "mqtool"

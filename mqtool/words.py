@@ -154,10 +154,9 @@ PHRASES = (
        "{{store}} creates a topics.json from queues and log, marked as a guess; it cannot recreate consumer offsets."),
     N_("restored from its backup, with the offsets that can be read in the file itself"),
     N_("restored from its backup, with {n} members"), N_("from {file}: {tally}"),
-    N_("{n} offsets raised, {rest}"), N_("{n} offset raised, {rest}"), N_("{n} offsets raised"),
-    N_("{n} offset raised"), N_("{n} of them only to the end of their queue, {rest}"),
-    N_("{n} of them only to the end of their queue"), N_("{n} not ahead of this store's, {rest}"),
-    N_("{n} not ahead of this store's"), N_("{n} for queues that this store does not have"),
+    N_("{n} offsets raised"), N_("{n} offset raised"), N_("{n} of them only to the end of their queue"),
+    N_("{n} not ahead of this store's"), N_("{n} delayed"), N_("{n} delay"), N_("{n} timer"), N_("{n} half"),
+    N_("{n} popped"), N_("{n} revive"), N_("{n} for queues that this store does not have"),
     N_("restored"), N_("name-restored"), N_("clamped"), N_("guessed"), N_("raised"),
     N_("log files are missing ({range}): they held at least {n} messages, and --max-loss allows {most}"),
     N_("Find them: another path ({options}), the source of this copy, a replica, a backup. If they are lost for good: "
@@ -171,6 +170,8 @@ PHRASES = (
     N_("{n} queue without the entries of the newest messages: their lag is unknown"),
     N_("Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover "
        "{{store}} --dry-run"),
+    N_("config/ holds no offset although there were groups: their committed offsets are unknown"),
+    N_("config/ holds no file that a broker wrote"),
     N_("normal"), N_("abnormal"), N_("{part}: {what}"),
 )
 """Of assumptions and reasons that recover/ puts together; the first that fits counts."""
@@ -178,9 +179,13 @@ PHRASES = (
 
 @cache
 def _patterns() -> list[tuple[str, re.Pattern[str]]]:
-    return [(phrase, re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.+)", re.escape(
-        phrase.replace("{{store}}", "\0"))).replace("\0", r"\{store\}"), re.DOTALL))
-            for phrase in PHRASES]
+    """The phrases as patterns; `{n}` is a number, anything else any text."""
+    found = []
+    for phrase in PHRASES:
+        pattern = re.escape(phrase.replace("{{store}}", "\0")).replace("\0", r"\{store\}")
+        pattern = pattern.replace(r"\{n\}", r"(?P<n>[\d,]+)")
+        found.append((phrase, re.compile(re.sub(r"\\\{(?!store)(\w+)\\\}", r"(?P<\1>.+)", pattern), re.DOTALL)))
+    return found
 
 
 def retold(text: str, findings: Iterable[Finding] = ()) -> str:
@@ -193,9 +198,11 @@ def retold(text: str, findings: Iterable[Finding] = ()) -> str:
         return whole
     for phrase, pattern in _patterns():
         if found := pattern.fullmatch(text):
-            parts = {name: _("; ").join(map(retold, part.split("; "))) for name, part in found.groupdict().items()}
-            return _(phrase).format(**parts)
-    return text
+            return _(phrase).format(**{name: retold(part) for name, part in found.groupdict().items()})
+    several = [(part, retold(part)) for part in text.split(", ")] if ", " in text else []
+    if several and all(part != told_part for part, told_part in several):
+        return listed(told_part for _part, told_part in several)
+    return _("; ").join(map(retold, text.split("; "))) if "; " in text else text
 
 
 def _again(text: str, templates: Iterable[str], item: Finding) -> str:

@@ -68,7 +68,7 @@ _BY_TIME = {"start-delivers-again", "start-delivers-overdue", "start-skips-waiti
 #: What two runs of one version differ in, what depends on how the answer is reached, and words for people.
 _DROPPED = {"tool", "host", "time", "seconds", "bytes", "engine", "journal", "store", "summary", "message", "remedy",
             "why", "id", "run", "undo", "broker", "at", "delivers", "delivers_after", "room",
-            "pointers", "crash_window", *_BY_TIME}
+            "pointers", "crash_window", "start_seconds", "start_reads", *_BY_TIME}
 _PLAN_ID = re.compile(r"\b(\d{6}-)?[0-9a-f]{8}\b")
 _RELEASE = re.compile(r"(?<=--broker )\S+")
 

@@ -1,7 +1,8 @@
 """The JSON dialect of a broker's config files, as fastjson 1.x and 2.x read it.
 
 Extensions: integer (and plain word) keys without quotes, single quotes, comments, a comma before a closing bracket, a
-byte order mark. An unquoted integer key becomes an `int`, so `{0:1}` and `{"0":1}` stay distinct; the last of equal
+byte order mark, and an object as a key (of a map of message queues), which becomes its compact text, members sorted. An
+unquoted integer key becomes an `int`, so `{0:1}` and `{"0":1}` stay distinct; the last of equal
 keys wins. Time is linear in the length, depth limited.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -134,7 +136,7 @@ class _Reader:
                 self.position = match.end()
             if self.closed_by(b"}"):
                 return
-            key = self.key()
+            key = self.key(depth)
             self.expect(b":")
             self.value(functools.partial(members.__setitem__, key), depth)
             self.comma_or(b"}")
@@ -144,10 +146,14 @@ class _Reader:
             self.value(items.append, depth)
             self.comma_or(b"]")
 
-    def key(self) -> str | int:
+    def key(self, depth: int) -> str | int:
         first = self.peek()
         if first in _PLAIN:
             return self.string(first)
+        if first == b"{":
+            found: list[Json] = []
+            self.value(found.append, depth)
+            return json.dumps(found[0], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         if match := _INTEGER.match(self.data, self.position):
             return int(self.bounded(match))
         if match := _WORD.match(self.data, self.position):

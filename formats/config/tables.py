@@ -7,6 +7,7 @@ the broker's defaults.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -261,6 +262,40 @@ CONFIG_FILES = (
 )
 
 BY_NAME = {file.name: file for file in CONFIG_FILES}
+CLIENT_OFFSETS = ConfigFile(
+    "offsets.json", "LocalFileOffsetStore", ("offsetTable",), (),
+    "the progress of a broadcast consumer on its host; it begins where consumeFromWhere says", comes_back=True)
+"""A file of clients, in .rocketmq_offsets/CLIENT/GROUP of the user: no part of a store."""
+
+
+def client_offsets(value: Json) -> tuple[list[tuple[str, str, int, int]], list[str]]:
+    """Return (topic, broker name, queue, offset) of each message queue of an offsets.json, and the keys of members
+    that are no such queue or have no offset."""
+    table = value.get("offsetTable") if isinstance(value, dict) else None
+    found: list[tuple[str, str, int, int]] = []
+    odd: list[str] = []
+    if not isinstance(table, dict):
+        return [], ["offsetTable"]
+    for key, offset in table.items():
+        queue = _message_queue(key)
+        if queue is None or type(offset) is not int or offset < 0:
+            odd.append(str(key))
+        else:
+            found.append((*queue, offset))
+    return sorted(found), odd
+
+
+def _message_queue(key: str | int) -> tuple[str, str, int] | None:
+    try:
+        named = json.loads(key) if isinstance(key, str) else None
+    except ValueError:
+        named = None
+    if not isinstance(named, dict):
+        return None
+    topic, broker, queue = (named.get(name) for name in ("topic", "brokerName", "queueId"))
+    if isinstance(topic, str) and isinstance(broker, str) and type(queue) is int and queue >= 0:
+        return topic, broker, queue
+    return None
 
 
 def missing_keys(file: ConfigFile, value: Json) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rich.cells import cell_len, chop_cells
+
 from mqtool import exits
 from mqtool.next_steps import Step, next_steps
 from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command
@@ -23,7 +25,9 @@ from recover.findings.model import Finding
 from recover.look.store import settings_of
 from recover.predict.may_start import may_start
 
-_MATTERS = 3
+_LINES = (3, 2, 2)
+"""Of the problems that matter, so many, and of each so many lines: the answer fits a screen of 24 lines. verify has all
+of them whole."""
 
 
 @command(
@@ -51,7 +55,7 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     beside = [item for item in answer.findings if (item.code, item.file, item.offset) not in known]
     matters, more = _worst(checked.findings, beside)
     out.found([*checked.findings, *beside])
-    out.on_screen = True
+    out.shown = matters
     out.answer(
         may_start=None if unknown else answer.may_start, broker=answer.prediction.broker, start=start,
         matters=[{**item.json(), "message": out.given.fill(item.message), "remedy": out.given.fill(item.remedy)}
@@ -64,7 +68,9 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     question = _("May {broker} start on it?").format(broker=answer.prediction.broker)
     out.show(Text.assemble((f"{question} ", "bold"), (_(word), style)),
              Text(clean(start_line(shown, answer.exit_code))))
-    rows = [(Text(item.code), clean(out.given.fill(told(item)[0]))) for item in matters]
+    room = out.width - max((len(item.code) for item in matters), default=0) - 3
+    rows = [(Text(item.code), _fitting(clean(out.given.fill(told(item)[0])), room, lines))
+            for item, lines in zip(matters, _LINES, strict=False)]
     if rows:
         hidden = _(" ({n} more: mqtool verify lists all)").format(n=count(more, "code")) if more else ""
         out.show(table(_("what matters") + hidden, ["code", "*problem"], rows))
@@ -75,6 +81,12 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     return code
 
 
+def _fitting(text: str, width: int, lines: int) -> str:
+    """The text, cut so that it takes so many lines; of each, blanks between words take a part."""
+    cells = lines * width - 10 * (lines - 1)
+    return text if cell_len(text) <= cells else f"{chop_cells(text, cells - 1)[0]}…"
+
+
 def _worst(found: Iterable[Finding], of_start: Iterable[Finding]) -> tuple[list[Finding], int]:
     """The first finding of each of the worst codes, causes before what a start makes of them, and how many codes are
     left out."""
@@ -83,4 +95,4 @@ def _worst(found: Iterable[Finding], of_start: Iterable[Finding]) -> tuple[list[
         if item.severity != "info":
             first.setdefault(item.code, item)
     ranked = sorted(first.values(), key=lambda item: not item.bits & exits.MESSAGES)
-    return ranked[:_MATTERS], max(0, len(ranked) - _MATTERS)
+    return ranked[:len(_LINES)], max(0, len(ranked) - len(_LINES))

@@ -127,7 +127,7 @@ def _by_kind(rows: Iterable[dict[str, Any]]) -> str:
     sums: dict[str, int] = {}
     for row in rows:
         sums[row["kind"]] = sums.get(row["kind"], 0) + sum(row[name] for name in ("again", "now", "pending", "skipped"))
-    return ", ".join(f"{number:,} {kind}" for kind, number in sums.items())
+    return retold(", ".join(f"{number:,} {kind}" for kind, number in sums.items()))
 
 
 def _cells(events: list[Event]) -> Iterator[list[object]]:

@@ -13,7 +13,7 @@ from mqtool.next_steps import Step, next_steps
 from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command, new_outside_store, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.verdict import delivers_table, groups_table, progress_rows, start_line
-from mqtool.text import count
+from mqtool.text import count, human_seconds, human_size
 from mqtool.words import N_, _, retold
 from recover.check.report import verify
 from recover.export.damaged import damaged_messages
@@ -25,14 +25,16 @@ from recover.findings.model import FindingList
 from recover.look.crash import progress_in
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
-from recover.predict.groups import Groups, groups_of, has_offsets
+from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.may_start import may_start
+from recover.predict.start_cost import start_cost
 from recover.reading.doubts import read
 from recover.reading.facts import Facts
 from recover.reading.reading import Reading
 
 _BITS = (exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
 _SHOWN, _GROUPS = 15, 200
+_TIME = "How long the start takes"
 _KINDS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
 
 
@@ -80,16 +82,30 @@ def _losses(analysis: Reading, cut_at: int | None, notes: list[str]) -> Iterator
         yield from selected(scanned, Wanted(cut_at=cut_at, include=frozenset({"system"})), notes.append)
 
 
+class TimeChoice(Struct, frozen=True, kw_only=True):
+    """What decides how long the start takes, and whether it may."""
+
+    disk_rate: Annotated[float | None, option(
+        "--disk-rate", "MB a second that the disk delivers, for the estimate (default: all is in the page cache).",
+        _TIME, metavar="N", min=0.001)] = None
+    probe_limit: Annotated[float | None, option(
+        "--probe-limit", "Seconds after which a probe kills a broker that does not answer yet: warn if the start takes "
+        "longer.", _TIME, metavar="SECONDS", min=0)] = None
+
+
 @command(
     examples=[
         ("/data/store --broker 5.3.3", "the start of 5.3.3 with default settings"),
         ("/data/store --broker 4.9.8 --broker-conf broker.conf", "with the broker's own settings"),
         ("/data/store --broker 5.3.3 --loss-out lost.csv", "each lost message with all its legible fields"),
         ("/data/store --broker 5.3.3 --set forceVerifyPropCRC=true", "before a setting is switched on"),
+        ("/data/store --broker 5.3.3 --disk-rate 150 --probe-limit 90", "whether a probe of Kubernetes kills it first"),
     ],
     bits=_BITS,
 )
-def predict(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockChoice, loss: LossChoice) -> int:
+def predict(
+    out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockChoice, loss: LossChoice, time: TimeChoice,
+) -> int:
     """Report what the start of a broker would do to this store and what it would cost, without touching it.
 
     0: it costs nothing. 2: only what comes back from the log. 4: do not start. Messages or offsets would be lost, used
@@ -110,14 +126,19 @@ def predict(out: Printer, store: StoreChoice, engine: EngineChoice, clock: Clock
     document["groups"] = to_builtins(groups_of(checked.analysis, settings).rows) if has_offsets(opened) else []
     document["assumptions"] = [*assumed, *answer.assumptions]
     document["reason"] = answer.reason
+    cost = start_cost(opened, checked.analysis.by_names, settings, prediction, time.disk_rate)
+    document["start_seconds"] = None if cost is None else cost.seconds
+    document["start_reads"] = None if cost is None else cost.json()
+    outlasts = [] if cost is None else [*cost.findings(prediction, time.probe_limit)]
+    code = answer.exit_code | (0 if answer.exit_code & exits.MESSAGES else FindingList(outlasts).bits)
     out.answer(**document)
-    out.found(answer.findings)
+    out.found([*answer.findings, *outlasts])
     shown = {**document, "reason": answer.reason and out.given.fill(retold(answer.reason, answer.findings))}
     _show(out, shown)
-    scene = out.scene("predicted", answer.exit_code, findings=answer.leads(), damaged=answer.damaged,
+    scene = out.scene("predicted", code, findings=[*answer.leads(), *outlasts], damaged=answer.damaged,
                       unread=checked.unread, assumed=answer.assumed)
-    out.summary(start_line(shown, answer.exit_code), next_steps(scene))
-    return answer.exit_code
+    out.summary(start_line(shown, code), next_steps(scene))
+    return code
 
 
 def _show(out: Printer, document: dict[str, Any]) -> None:
@@ -126,6 +147,24 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         out.show(facts("", [("broker", document["broker"]), ("starts", Text(_("cannot say"), style="bold yellow")),
                             *((N_("not emulated"), part) for part in document["unsupported"]), *assumed]))
         return
+    out.show(facts("", [*_rows(document), *assumed]))
+    if lowered := document["lowered_queues"]:
+        lowered = sorted(lowered, key=lambda row: row[2] - row[1])
+        out.show(table("queues that would end lower", ["queue", ">now", ">then"], lowered, most=_SHOWN))
+    for key, title in (("lost", N_("messages deleted, by queue")),
+                       ("unreachable", N_("messages without a queue entry, by queue"))):
+        if queues := document.get(key):
+            ranked = sorted(queues.items(), key=lambda item: -item[1])
+            out.show(table(title, ["queue", ">messages"], ranked, most=_SHOWN))
+    if document["delivers"]:
+        out.show(delivers_table(document["delivers"]))
+    moved = [row for row in document["groups"] if row["skips"] or row["again"]]
+    if moved:
+        out.show(groups_table(N_("groups that skip messages or receive them again"), moved, _SHOWN))
+
+
+def _rows(document: dict[str, Any]) -> list[tuple[str, object]]:
+    """What becomes of log and messages, by name."""
     starts = Text(_("yes"), style="green") if document["starts"] else Text(_("NO"), style="bold red")
     rows: list[tuple[str, object]] = [(N_("broker"), document["broker"]), (N_("starts"), starts)]
     if document["starts"] and document["reason"]:
@@ -144,6 +183,8 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         (N_("queue offsets reused"), _count(document["duplicated_offsets"], "bold yellow", known=known)),
         *progress_rows(document),
     ]
+    if reads := document["start_reads"]:
+        rows.append((N_("time of the start"), _time(document["start_seconds"], reads)))
     if light := document["missing_lmq_units"]:
         rows.append((N_("entries of LMQ queues missing"), _count(light, "bold yellow")))
     for verb, names in ((N_("deletes"), document["deleted_files"]),
@@ -151,20 +192,16 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         rows += [(verb, name) for name in names[:_SHOWN]]
         if len(names) > _SHOWN:
             rows.append((verb, _("… {n:,} more: {where}").format(n=len(names) - _SHOWN, where=_("--json shows all"))))
-    out.show(facts("", [*rows, *assumed]))
-    if lowered := document["lowered_queues"]:
-        lowered = sorted(lowered, key=lambda row: row[2] - row[1])
-        out.show(table("queues that would end lower", ["queue", ">now", ">then"], lowered, most=_SHOWN))
-    for key, title in (("lost", N_("messages deleted, by queue")),
-                       ("unreachable", N_("messages without a queue entry, by queue"))):
-        if queues := document.get(key):
-            ranked = sorted(queues.items(), key=lambda item: -item[1])
-            out.show(table(title, ["queue", ">messages"], ranked, most=_SHOWN))
-    if document["delivers"]:
-        out.show(delivers_table(document["delivers"]))
-    moved = [row for row in document["groups"] if row["skips"] or row["again"]]
-    if moved:
-        out.show(groups_table(N_("groups that skip messages or receive them again"), moved, _SHOWN))
+    return rows
+
+
+def _time(seconds: float, reads: dict[str, Any]) -> str:
+    said = _("about {seconds}: it reads {size} of log ({records}) and dispatches {n}").format(
+        seconds=human_seconds(seconds), size=human_size(reads["recovery_bytes"]),
+        records=count(reads["recovery_records"], "message"), n=f"{reads['dispatched_records']:,}")
+    rates = N_("{said}; rates of {release} on one core, {disk} of it for the disk") if reads["disk_seconds"] else N_(
+        "{said}; rates of {release} on one core, all files in the page cache")
+    return _(rates).format(said=said, release=reads["measured"], disk=human_seconds(reads["disk_seconds"]))
 
 
 def _count(number: int, style: str, *, known: bool = True) -> Text:
@@ -234,23 +271,26 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
 
 def _groups_line(found: Groups) -> str:
     # of two offset files the one that a broker reads by default comes first, and only that counts
-    rows = {(row.group, row.topic, row.queue): row for row in reversed(found.rows)}.values()
-    groups = count(len({row.group for row in rows}), "group") if rows else _("no group")
-    skips, again, lag = (sum(getattr(row, name) or 0 for row in rows) for name in ("skips", "again", "lag"))
-    unknown = sum(row.lag is None for row in rows)
-    text = _("{groups}, {messages} not consumed yet").format(groups=groups, messages=count(lag, "message"))
-    if unknown == len(rows) and (rows or found.unread):
-        text = _("{groups}; the number of messages not consumed yet is unknown").format(groups=groups)
-        if any(item.code == NO_LOG for item in found.findings):
-            text += _(": the log is not here")
-    elif unknown:
-        text += _(", unknown for {offsets}").format(offsets=count(unknown, "offset"))
+    rows = [*{(row.group, row.topic, row.queue): row for row in reversed(found.rows)}.values()]
+    text = _not_consumed(found, rows)
     if not found.prediction.starts:
         return text + _("; broker {broker} would not start: {reason}").format(
             broker=found.prediction.broker, reason=found.prediction.reason)
     unknown = sum(row.skips is None for row in rows)
     if unknown == len(rows) and (rows or found.unread):
         return text
+    skips, again = (sum(getattr(row, name) or 0 for row in rows) for name in ("skips", "again"))
     text += _("; after a start of {broker}: {messages} skipped, {again:,} consumed again").format(
         broker=found.prediction.broker, messages=count(skips, "message"), again=again)
     return text + (_("; unknown for {offsets}").format(offsets=count(unknown, "offset")) if unknown else "")
+
+
+def _not_consumed(found: Groups, rows: list[GroupRow]) -> str:
+    groups = count(len({row.group for row in rows}), "group") if rows else _("no group")
+    unknown = sum(row.lag is None for row in rows)
+    if unknown == len(rows) and (rows or found.unread):
+        text = _("{groups}; the number of messages not consumed yet is unknown").format(groups=groups)
+        return text + (_(": the log is not here") if any(item.code == NO_LOG for item in found.findings) else "")
+    lag = sum(row.lag or 0 for row in rows)
+    text = _("{groups}, {messages} not consumed yet").format(groups=groups, messages=count(lag, "message"))
+    return text + (_(", unknown for {offsets}").format(offsets=count(unknown, "offset")) if unknown else "")

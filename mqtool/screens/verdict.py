@@ -188,9 +188,20 @@ def _deliveries(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def groups_table(title: str, rows: Sequence[dict[str, Any]], most: int) -> Table:
     """Groups and their queues, from their documents; a question mark for an unknown value."""
-    names = [name.lstrip(">").replace(" ", "_") for name in _GROUP_COLUMNS]
-    cells = [["?" if row[name] is None else row[name] for name in names] for row in rows]
-    return table(title, _GROUP_COLUMNS, cells, most=most)
+    columns = [column for column in _GROUP_COLUMNS if _tells(_key(column), rows)]
+    cells = [["?" if row[_key(column)] is None else row[_key(column)] for column in columns] for row in rows]
+    return table(title, columns, cells, most=most)
+
+
+def _key(column: str) -> str:
+    return column.lstrip(">").replace(" ", "_")
+
+
+def _tells(name: str, rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether a column of groups says more than the others: a start that moves nothing needs none of its own."""
+    if name in ("skips", "again"):
+        return any(row[name] != 0 for row in rows)
+    return not name.endswith("_after") or any(row[name] != row[name.removesuffix("_after")] for row in rows)
 
 
 def delivers_table(rows: Sequence[dict[str, Any]], title: str = N_("what the start delivers")) -> Table:

@@ -182,7 +182,7 @@ KNOWN = {
     )
 }
 NAMES_FILE = "setting_names.txt"
-"""The names of all settings of 4.5.1 to 5.5.0, as `fixtures/lab/setting_names.py` reads them from the classes."""
+"""The names of all settings of 4.5.1 to 5.5.1, as `fixtures/lab/setting_names.py` reads them from the classes."""
 _NEARLY = 0.85
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 

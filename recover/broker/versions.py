@@ -220,9 +220,10 @@ BY_NAME = {behaviour.name: behaviour for behaviour in BEHAVIOURS}
 
 NEWEST_OF_LINES = tuple(map(BrokerVersion.parse, (
     "4.1.0", "4.2.0", "4.3.2", "4.4.0", "4.5.2", "4.6.1", "4.7.1", "4.8.0", "4.9.8", "5.0.0", "5.1.4", "5.2.0", "5.3.3",
-    "5.4.0", "5.5.0",
+    "5.4.0", "5.5.1",
 )))
-"""The newest known release of each line."""
+"""The newest known release of each line. 5.5.1 starts as 5.5.0 does: its ConsumeQueue.correctMinOffset looks again at a
+queue whose min offset is its end, and finds the same; its new settings concern RocksDB, POP locks and metrics."""
 OLDEST_COMPARED, NEWEST_COMPARED = NEWEST_OF_LINES[0], NEWEST_OF_LINES[-1]
 
 

@@ -27,7 +27,7 @@ from recover.findings.model import Finding
 from recover.store.source import open_file
 from recover.store.store import JOURNAL_DIR, Store
 
-_PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "timerlog")
+_PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "timerlog", "transaction")
 _FILES = re.compile(r"checkpoint|abort|timerwheel(\.[0-9]+)?")
 _OPTIONS = {"commitlog": "--commitlog", "consumequeue": "--consumequeue", "index": "--index"}
 

@@ -35,6 +35,7 @@ from recover.check.rights import check_owners
 from recover.check.timer import check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, index_headers, list_index_files
+from recover.derived.transactions import check_transactions
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.judge import LogReader
@@ -481,6 +482,7 @@ def check_parts(store: Store, analysis: Reading, wanted: Collection[str]) -> lis
     judged = store.settled_at is None and COMMITLOG not in analysis.elsewhere
     if whole and store.commitlog.files and judged:
         findings.extend(check_timer(store, analysis.log))
+        findings.extend(check_transactions(store, analysis.log))
     return findings
 
 

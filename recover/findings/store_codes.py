@@ -194,6 +194,16 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Recover makes the timer's files again from the log: each message that waits is delivered once.",
     ),
     Code(
+        "transaction-table-wrong", "warning", "{part} (transactions of 3.x): {problem} ({count}, the first at {first})", RECOVER,
+        meaning="The state table has an entry for each prepared message, at the place that its queue offset names; the redo log names "
+        "each prepared message and each end in the order of the log. Both derive from the log.",
+        cause="The broker was killed, the files were lost, cut or not copied with the rest, or have flipped bits.",
+        broker="After an orderly stop a broker of 3.x believes the table up to its first invalid entry, after a kill it makes the table "
+        "again from the redo log. A message without an entry stays half for ever: its producer is not asked. Brokers from 4.3 on "
+        "read neither.",
+        action="Recover makes both again from the log, each message at its own place, with the state that its end gives it.",
+    ),
+    Code(
         "timer-check-wrong", "warning", "config/timercheck {problem}", RECOVER,
         meaning="The file says up to what time timer messages were delivered, and how far the timer queue was read.",
         cause="It was not copied with the rest, or has flipped bits.",
@@ -643,6 +653,17 @@ PREDICT_CODES: tuple[Code, ...] = (
         cause="Delayed and timer messages whose time has come, half messages without an answer, popped messages without one.",
         broker="It delivers them within seconds; half messages it stores once more at its first check and asks their producers.",
         action="Nothing; expect the load. `--at` judges another time of start.",
+    ),
+    Code(
+        "start-outlasts-probe", "warning",
+        "broker {broker} would take about {seconds} s to start, and the probe allows {limit} s ({mode} recovery, rates of {measured})",
+        "Give it a startupProbe that allows more, before it starts.",
+        meaning="A probe would kill the broker before its port answers. The store is then one that was not stopped cleanly.",
+        cause="Recovery reads the log from its start file on, and after a kill fills queues and index again: that takes as long as "
+        "there is log to read. A livenessProbe counts from the start of the container.",
+        broker="After each kill it begins again at the same file, and does not come up (apache/rocketmq #9587).",
+        action="Set failureThreshold x periodSeconds of a startupProbe above the estimate, twice as high on a slow machine; "
+        "`--disk-rate` adds the time of the disk. Or run `mqtool recover` before: after it the start reads the last files only.",
     ),
     Code(
         "start-skips-waiting", "error", "broker {broker} would never deliver {count} messages that wait ({kinds})",

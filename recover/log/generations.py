@@ -196,11 +196,7 @@ class _Before:
 
     def _is_older_than(self, split: Split) -> bool:
         """Whether the summary of a split proves that none of its rows is stale."""
-        summary = split.summary
-        if summary is None:
-            return False
-        is_later = summary.earliest >= max(self.times)
-        return is_later and bool((summary.queues["least"] >= self.reached[split.numbers]).all())
+        return not split.is_here and split.is_later(max(self.times), self.reached)
 
     def _note_sums(self, split: Split) -> tuple[int, ...] | None:
         """Go on to after a split by its summary; return the store timestamps of its last rows.

@@ -272,8 +272,8 @@ def in_order(scans: list[FileScan], queues: int) -> tuple[int, Tally]:
 def last_live(splits: Sequence[Split]) -> tuple[int, int] | None:
     """Return start and end (phy offsets) of the last record that is not stale; None without one."""
     for split in reversed(splits):
-        if split.summary is not None:
-            return split.summary.last, split.summary.end
+        if not split.is_here:
+            return split.last, split.end
         live = np.flatnonzero((split.records["bits"] & BIT_STALE) == 0)
         if live.size:
             last = split.records[live[-1]]
@@ -290,8 +290,8 @@ def _intact_after(scans: list[FileScan], places: list[int]) -> list[int]:
             break
         for split in reversed(scan.splits):
             inside = bisect_right(places, split.first) if split.size else left
-            if split.summary is not None and inside >= left:
-                total += int(split.summary.totals[MESSAGES])
+            if not split.is_here and inside >= left:
+                total += split.messages
                 continue
             offsets = split.records["phy_offset"][(split.records["bits"] & NO_MESSAGE) == 0]
             if inside < left:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from formats import checkpoint as checkpoint_format, dledger, legacy_transaction, timer
 from formats.basics import FormatError, Layout, is_index_name, offset_in_name
 from formats.config.json import salvage
-from formats.config.tables import BACKUP_SUFFIX, BY_NAME, TEMPORARY_SUFFIX, missing_keys
+from formats.config.tables import BACKUP_SUFFIX, BY_NAME, CLIENT_OFFSETS, TEMPORARY_SUFFIX, client_offsets, missing_keys
 from formats.consumequeue import (
     BATCH_CQ_UNIT,
     CQ_UNIT,
@@ -44,7 +45,7 @@ from recover.look.items import (
 )
 from recover.store.config_files import STATE_TEXT, ConfigText
 from recover.store.reader import FileReader
-from recover.store.source import open_file
+from recover.store.source import open_file, read_small
 from recover.store.store import ABORT, LOCK
 
 # --- Kind of a file: told by its name and place, by its content where these do not.
@@ -94,7 +95,7 @@ def _plain_name(name: str) -> str:
 
 def _by_name(path: Path) -> tuple[str, str] | None:
     name = path.name
-    if _plain_name(name) in BY_NAME:
+    if _plain_name(name) in _KNOWN:
         return "config", f"the name {name}"
     for kind, row in KINDS.items():
         if name in row.names:
@@ -329,10 +330,14 @@ def _rocksdb(report: FileReport, reader: FileReader, start: int) -> Iterable[Ite
     return ()
 
 
+_KNOWN = {**BY_NAME, CLIENT_OFFSETS.name: CLIENT_OFFSETS}
+_ODD = 5
+
+
 def _config(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
     content = reader.read(0, _SMALL)
     parsed = salvage(content)
-    known = BY_NAME.get(_plain_name(Path(report.path).name))
+    known = _KNOWN.get(_plain_name(Path(report.path).name))
     report.facts.update(
         state=parsed.error.reason if parsed.error else {"": "whole", "zeros": "trailing-zeros"}.get(
             parsed.trailing, "trailing-garbage"),
@@ -343,10 +348,35 @@ def _config(report: FileReport, reader: FileReader, start: int) -> Iterable[Item
     if known is not None:
         report.facts.update(kept_by=known.keeper, missing_keys=list(missing_keys(known, parsed.value)),
                             if_lost=known.lost)
-        state = ConfigText(Path(report.path), known, content).state
-        return [Item("text", 0, len(content), checks=(Check("whole text", state == "sound", STATE_TEXT[state]),),
-                     raw=content[:64])]
-    return ()
+        text = ConfigText(Path(report.path), known, content)
+        checks = [Check("whole text", text.state == "sound", STATE_TEXT[text.state])]
+        if known is CLIENT_OFFSETS:
+            checks += _of_client(report, text)
+        return [Item("text", 0, len(content), checks=tuple(checks), raw=content[:64])]
+    checks = [] if parsed.error is None else [Check("whole text", False, str(parsed.error))]
+    return [Item("text", 0, len(content), checks=tuple(checks), raw=content[:64])] if checks else ()
+
+
+def _of_client(report: FileReport, text: ConfigText) -> Iterator[Check]:
+    """Offsets of a broadcast client, and what its start makes of the file and its backup: it reads the backup where the
+    file is empty or no text, and fails if that is no text either (LocalFileOffsetStore.readLocalOffset)."""
+    queues, odd = client_offsets(text.parsed.value)
+    report.facts["offsets"] = [f"{topic}/{queue} of {broker}: {offset}" for topic, broker, queue, offset in queues]
+    yield Check("offsets", not odd, ", ".join(odd[:_ODD]))
+    path = Path(report.path)
+    if path.name != CLIENT_OFFSETS.name or (text.state == "sound" and not odd):
+        return
+    try:
+        backup = ConfigText(path, CLIENT_OFFSETS, read_small(path.with_name(path.name + BACKUP_SUFFIX), _SMALL))
+    except FileNotFoundError:
+        backup = ConfigText(path, CLIENT_OFFSETS, b"", missing=True)
+    report.facts["backup"] = STATE_TEXT[backup.state]
+    name = shlex.quote(str(path))
+    if backup.state == "sound":
+        report.facts["remedy"] = f"stop the client, then: cp -p {name}{BACKUP_SUFFIX} {name}"
+    else:
+        report.facts["remedy"] = (f"stop the client, then: rm -f {name} {name}{BACKUP_SUFFIX}; it begins where its "
+                                  "consumeFromWhere says")
 
 
 # --- The kinds, a row each. ------------------------------------------------------------------------------------------

@@ -318,39 +318,39 @@ def _event(kind: Kind, outcome: Outcome, held: _Held, place: str, due: int | Non
 def _delayed(books: Books, reader: LogReader, settings: BrokerSettings, states: States) -> Iterator[Event]:
     (pair,) = (pair for pair in books.topics.pairs if pair.name == DELAYS_FILE)
     offsets = {} if pair.chosen is None else read_delay_offsets(pair.chosen.value)
-    table, newest = settings.delay_table, books.log.tally.newest_timestamp
     for (topic, queue_id), state in sorted(states.items()):
         level = queue_id + 1
-        if topic != TOPIC_SCHEDULE or level not in table:
+        if topic == TOPIC_SCHEDULE and level in settings.delay_table:
+            first = max(offsets.get(level, 0), state.min_offset)
+            yield from _of_level(books, reader, state, level, first, delay_of(settings.delay_table, level))
+
+
+def _of_level(
+    books: Books, reader: LogReader, state: QueueState, level: int, first: int, delay: int,
+) -> Iterator[Event]:
+    """`first`: the queue offset at which the level goes on; `delay`: of the level, ms."""
+    ext, newest = ExtFiles(books.store, state.topic, state.queue_id), books.log.tally.newest_timestamp
+    due: list[tuple[_Held, int]] = []
+    passed: list[tuple[_Held, int]] = []
+    later: list[tuple[_Held, int]] = []
+    for number, phy_offset, size, tags_code in _units(state, state.min_offset):
+        deliver = int(ext.tags_codes(np.array([tags_code]))[0])
+        if number < first and deliver <= newest - _LAG_MS:
             continue
-        ext = ExtFiles(books.store, topic, queue_id)
-        first = max(offsets.get(level, 0), state.min_offset)
-        due: list[tuple[_Held, int]] = []
-        passed: list[tuple[_Held, int]] = []
-        later: list[tuple[_Held, int]] = []
-        for number, phy_offset, size, tags_code in _units(state, state.min_offset):
-            deliver = int(ext.tags_codes(np.array([tags_code]))[0])
-            if number < first and deliver <= newest - _LAG_MS:
-                continue
-            held = books.held(reader, phy_offset, size)
-            if held is None:
-                continue
-            if number < first:
-                passed.append((held, deliver))
-                continue
-            # what is due later than its level allows is due at once (correctDeliverTimestamp)
-            is_due = deliver <= books.now or deliver > books.now + delay_of(table, level)
-            (later if later or not is_due else due).append((held, deliver))
-        known = books.delivered(reader, [held for held, _ in due + passed])
-        place = f"{topic}/{queue_id}"
-        for held, deliver in passed:
-            if held.phy_offset not in known:
-                yield _event("delay", "skipped", held, place, deliver, level=level)
-        for held, deliver in due:
-            outcome: Outcome = "again" if held.phy_offset in known else "now"
-            yield _event("delay", outcome, held, place, deliver, level=level)
-        for held, deliver in later:
-            yield _event("delay", "pending", held, place, deliver, level=level)
+        held = books.held(reader, phy_offset, size)
+        if held is None:
+            continue
+        # what is due later than its level allows is due at once (correctDeliverTimestamp)
+        is_due = deliver <= books.now or deliver > books.now + delay
+        (passed if number < first else later if later or not is_due else due).append((held, deliver))
+    known = books.delivered(reader, [held for held, _ in due + passed])
+    told: list[tuple[Outcome, _Held, int]] = [
+        *(("skipped", *each) for each in passed if each[0].phy_offset not in known),
+        *(("again" if each[0].phy_offset in known else "now", *each) for each in due),
+        *(("pending", *each) for each in later),
+    ]
+    for outcome, held, deliver in told:
+        yield _event("delay", outcome, held, f"{state.topic}/{state.queue_id}", deliver, level=level)
 
 
 class _Found(NamedTuple):
@@ -563,23 +563,9 @@ class _CheckPoint(NamedTuple):
 
 def _popped(books: Books, reader: LogReader, settings: BrokerSettings, states: States) -> Iterator[Event]:
     """Of each check point the messages that no acknowledgement names."""
-    held: list[_Held] = []
-    for (topic, queue), state in sorted(states.items()):
-        if topic.startswith(REVIVE_TOPIC):
-            first = books.offset(settings, topic, REVIVE_GROUP, queue) + 1
-            held += [item for _, phy_offset, size, _ in _units(state, max(first, state.min_offset))
-                     if (item := books.held(reader, phy_offset, size)) is not None]
-    timers = states.get((TOPIC_TIMER, 0))
-    if timers is not None:
-        # they wait in the timer for their time; a tag tells them from other timer messages
-        waiting = [item for _, phy_offset, size, tags_code in _units(timers, timers.min_offset)
-                   if tags_code in _REVIVE_CODES
-                   and (item := books.held(reader, phy_offset, size)) is not None and _revives(item)]
-        known = books.delivered(reader, waiting)
-        held += [item for item in waiting if item.phy_offset not in known]
     points: dict[tuple[str, str, int, int, int], _CheckPoint] = {}
     acked: dict[tuple[str, str, int, int, int], set[int]] = defaultdict(set)
-    for item in held:
+    for item in _of_revival(books, reader, settings, states):
         told = _told(item.body)
         tag = item.values.get(props.TAGS)
         if told is None:
@@ -594,6 +580,24 @@ def _popped(books: Books, reader: LogReader, settings: BrokerSettings, states: S
         left = [offset for offset in point.offsets if offset not in acked[point.name]]
         due = point.popped + point.invisible
         yield from _revived(books, reader, point, left, due, states)
+
+
+def _of_revival(books: Books, reader: LogReader, settings: BrokerSettings, states: States) -> Iterator[_Held]:
+    """Check points and acknowledgements, those of the revive queues first."""
+    for (topic, queue), state in sorted(states.items()):
+        if topic.startswith(REVIVE_TOPIC):
+            first = books.offset(settings, topic, REVIVE_GROUP, queue) + 1
+            read = (books.held(reader, phy_offset, size)
+                    for _, phy_offset, size, _ in _units(state, max(first, state.min_offset)))
+            yield from (item for item in read if item is not None)
+    timers = states.get((TOPIC_TIMER, 0))
+    if timers is not None:
+        # they wait in the timer for their time; a tag tells them from other timer messages
+        waiting = [item for _, phy_offset, size, tags_code in _units(timers, timers.min_offset)
+                   if tags_code in _REVIVE_CODES
+                   and (item := books.held(reader, phy_offset, size)) is not None and _revives(item)]
+        known = books.delivered(reader, waiting)
+        yield from (item for item in waiting if item.phy_offset not in known)
 
 
 def _revived(

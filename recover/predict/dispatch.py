@@ -128,13 +128,17 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
             folder.topic, folder.queue_id, size, [QueueFile(f.file_from_offset, size, f.path) for f in files], settings
         )
         loaded.queues[folder.topic, folder.queue_id] = state
+    _note_odd_index(store, settings, loaded)
+    return loaded
+
+
+def _note_odd_index(store: Store, settings: BrokerSettings, loaded: Loaded) -> None:
     for odd in list_index_files(store.index_dir).odd:
         if odd.kind not in (FILE, FOLDER):
             loaded.odd_index.append(odd_index_name(store, odd))
         counts = settings.version.has(versions.INDEX_LOAD_COUNTS)
         if counts and odd.is_directory and _java_long(odd.path.name) is not None:
             loaded.refusal = Stop(f"{store.relative(odd.path)} is a folder among index files")
-    return loaded
 
 
 def _demanded(settings: BrokerSettings, name: str, size: int) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from msgspec import Struct, structs
 
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import NEWEST_OF_LINES
+from recover.broker.versions import NEWEST_OF_LINES, generation_of
 from recover.check import log as check_log
 from recover.check.parts import OTHER_QUEUES, REMAINS
 from recover.check.report import VerifyReport
@@ -140,7 +140,8 @@ def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
     store, view = checked.analysis.store, checked.analysis.by_names
     own, around = settings_of_options(store, view), Starts.on(checked.analysis).around
     reasons = []
-    for version in dict.fromkeys([own.version, *(line for line in reversed(NEWEST_OF_LINES) if line > own.version)]):
+    later = [line for line in reversed(NEWEST_OF_LINES) if generation_of(line) > own.version]
+    for version in [own.version, *later]:
         # whether it starts is asked, not what that costs
         found = play(around, BrokerSettings(version, own.given), counted=False).prediction
         if found.starts:

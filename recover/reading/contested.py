@@ -3,7 +3,8 @@
 1. A place that an intact record of the log holds is not contested: dead ranges alone are filled.
 2. The witnesses of a candidate: a queue unit that names it (offset, size, and place in the queue); that its file is the
    one that has this place; the candidates next to it in the same file; the intact records, or the end mark, between
-   which its run fits without a gap; its queue, which lacks just this message there.
+   which its run fits without a gap; its queue, which lacks just this message there, or the index, if the log has no
+   message of its queue. A property CRC and a second copy are none: a producer can send both in a body.
 3. Two are needed. A file that is no part of the log is itself no witness, and no candidate of it is one for another:
    there a unit must name one of the run, or the run must fill its place exactly.
 4. A unit that names other bytes of the place denies the candidate, unless another one names it.
@@ -17,6 +18,7 @@ bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -41,8 +43,11 @@ class Decision(Struct):
     left: Rows
 
 
-def decide(found: Candidates, dead: Dead, log: LogView, store: Store | None) -> Decision:
-    """Return the candidates that belong where they say. `store`: the one whose queues are witnesses."""
+def decide(
+    found: Candidates, dead: Dead, log: LogView, store: Store | None, indexed: Callable[[], Rows]
+) -> Decision:
+    """Return the candidates that belong where they say. `store`: the one whose queues are witnesses; `indexed`: the
+    offsets that the index names in damaged ranges."""
     rows, size = found.rows, log.queue.file_size
     named = _named(found, dead, store)
     matched, denied = _by_units(rows, named)
@@ -54,6 +59,9 @@ def decide(found: Candidates, dead: Dead, log: LogView, store: Store | None) -> 
     weights: Rows = np.where(further, _vouched(rows, matched), _weights(found, rows, matched, dead, size))
     doubted = np.flatnonzero((weights == 1) & (rows["queue"] >= 0) & ~further)
     weights[doubted] += _fits_queue(found, rows[doubted], log)
+    unknown = [number for number, key in enumerate(found.queues) if key not in {*log.queues}]
+    alone = doubted[np.isin(rows["queue"][doubted], unknown)]
+    weights[alone] += np.isin(rows["phy_offset"][alone], indexed() if alone.size else alone)
     left.append(rows[weights < 2])
     rows, weights = rows[weights >= 2], weights[weights >= 2]
     order = np.argsort(rows["phy_offset"], kind="stable")

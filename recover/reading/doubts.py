@@ -35,7 +35,7 @@ def displaced(reading: Reading) -> Iterator[Explanation]:
     facts = reading.facts
     for run in () if facts.options.in_place else displaced_in(
         reading.log, None if CONSUMEQUEUE in facts.elsewhere else facts.store, reading.placed, facts.search,
-        facts.options.further, facts.retention,
+        facts.options.further, facts.retention, lambda: reading.indexed_in_damage,
     ):
         yield Explanation("displaced", run, about=run)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -90,12 +90,14 @@ class Search(Struct):
 
 
 def displaced_in(
-    log: LogView, store: Store | None, known: Iterable[Placed], search: Search, further: Further, retention: int
+    log: LogView, store: Store | None, known: Iterable[Placed], search: Search, further: Further, retention: int,
+    indexed: Callable[[], Rows],
 ) -> Iterator[Placed]:
     """Yield the runs of whole records of a log that stand elsewhere than they say, ascending by their place.
 
     `store`: the one whose queues are witnesses. `known`: those that the log has at their place. `retention`: for how
-    long a broker keeps files (ms). `OSError` from reading.
+    long a broker keeps files (ms). `indexed`: the offsets that the index names in damaged ranges. `OSError` from
+    reading.
     """
     sources = sources_in(log, [(run.source, run.position, run.position + run.stop - run.start) for run in known])
     dead = dead_in(log)
@@ -108,7 +110,7 @@ def displaced_in(
         dead = dead_within(log, further.begin(log, retention), further.reach)
         found = with_further(found, further, log, dead)
     if found.rows.size:
-        decision = decide(found, dead, log, store)
+        decision = decide(found, dead, log, store, indexed)
         search.beyond = beyond(decision.left, log)
         search.left = int((decision.left["queue"] >= 0).sum()) - search.beyond
         yield from runs_in(log, found, decision.placed)

@@ -122,11 +122,16 @@ class Reading(Struct, frozen=True, eq=False, dict=True):
         losses.indexed = named_by_index_alone(self.indexed_behind, self.log, losses)
         return losses
 
+    @property
+    def indexed_in_damage(self) -> Rows:
+        """The physical offsets in damaged ranges that the index names (int64)."""
+        asked = self.log.damaged and self.facts.names_end and self.log.has_keys
+        return self.index.lost_at if asked else NOWHERE
+
     @cached_property
     def account(self) -> Account:
         """What is lost, by all witnesses."""
-        asked = self.log.damaged and self.facts.names_end and self.log.has_keys
-        return Account(self.log, self.losses, self.end_marks, self.index.lost_at if asked else NOWHERE)
+        return Account(self.log, self.losses, self.end_marks, self.indexed_in_damage)
 
     @cached_property
     def end_marks(self) -> set[int]:

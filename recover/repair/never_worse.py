@@ -22,7 +22,7 @@ from formats.basics import FormatError, offset_in_name
 from formats.record import Record, decode
 from formats.record.rows import BIT_MISNUMBERED, BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import NEWEST_COMPARED, BrokerVersion
+from recover.broker.versions import NEWEST_COMPARED, BrokerVersion, generation_of
 from recover.change.model import InPlace, Step
 from recover.check.surroundings import Surroundings
 from recover.derived.queue_check import ranges
@@ -159,8 +159,9 @@ def _is_final(store: Store, steps: Sequence[Step], again: Callable[[Store], Reco
 
 
 def _releases(settings: BrokerSettings) -> list[BrokerVersion]:
-    """The releases that are compared: the store's own first."""
-    return [*dict.fromkeys((settings.version, NEWEST_COMPARED))]
+    """The releases that are compared: the store's own, and the newest if it starts in another way."""
+    own, newest = settings.version, NEWEST_COMPARED
+    return [own] if generation_of(own) == generation_of(newest) else [own, newest]
 
 
 def _stated(missed: Iterable[Missed]) -> list[dict[str, Any]]:

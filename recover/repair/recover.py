@@ -16,6 +16,7 @@ from recover.check.parts import MOSTLY_GONE
 from recover.check.report import VerifyReport, verify
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.index_check import IndexReport
+from recover.derived.transactions import WRONG as WRONG_TABLE, transaction_steps
 from recover.findings.code import UNSUPPORTED, Refusal
 from recover.findings.model import count, few
 from recover.log.scan import LogView
@@ -196,7 +197,8 @@ def _in_order(
     repair = ConfigRepair(store, analysis, found, clamp_offsets=options.clamp_offsets,
                           offsets_from=options.offsets_from)
     timers = timer_steps(store, after.log, analysis.topics) if is_broken(before.findings) else []
-    steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps, *timers]
+    transactions = transaction_steps(store, after.log) if WRONG_TABLE in before.findings.counts() else []
+    steps = [*changes.steps, *map(RetireFolder, movable), *derived, *repair.steps, *timers, *transactions]
     # while a folder remains that keeps brokers from starting, the first start and its recovery are still to come
     still_to_come = len(movable) < len(stray)
     if as_broker:

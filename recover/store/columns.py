@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from formats.native import index as native
 from formats.native.rows import BITS, FILLERS, FLAGS, LAST_TIME, MARKERS, MESSAGES, NEWEST_TIME, tally_rows
-from formats.record.rows import RECORD
+from formats.record.rows import NO_MESSAGE, RECORD
 
 _LARGEST = 64 << 20
 
@@ -206,6 +206,13 @@ class Split:
             _add(self.summary, self.numbers, queues, totals)
 
     @property
+    def messages(self) -> int:
+        """The number of rows that are live messages: neither filler nor marker, nor superseded."""
+        if self.summary is not None:
+            return int(self.summary.totals[MESSAGES])
+        return int(((self.records["bits"] & NO_MESSAGE) == 0).sum())
+
+    @property
     def hash_count(self) -> int:
         return int(self.hashes.size) if self.summary is None else self.summary.hashes
 
@@ -227,6 +234,13 @@ class Split:
     def lacks(self, queues: Rows) -> bool:
         """Whether certainly no row is of one of these queues (bool array, one a queue)."""
         return not queues.any() or (self.summary is not None and not queues[self.numbers].any())
+
+    def is_later(self, timestamp: int, reached: Rows) -> bool:
+        """Whether certainly no row has an earlier store timestamp (ms) than this one, nor a lower queue offset than its
+        queue has here."""
+        summary = self.summary
+        return summary is not None and summary.earliest >= timestamp and bool(
+            (summary.queues["least"] >= reached[self.numbers]).all())
 
     def renumber(self, numbers: Rows) -> None:
         """Replace the queue number of each row by its entry in `numbers` (int32, one a queue)."""

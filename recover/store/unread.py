@@ -60,7 +60,7 @@ def _known(store: Store, queues: bool) -> Iterator[UnreadPart]:
     yield UnreadPart(root / "compaction" / "compactionLog", "logs of compacted topics", COMMITLOG, mapped_data)
     if not (root / "compaction" / "compactionLog").exists():
         yield UnreadPart(root / "compaction", "compacted topics", None, lambda path: "")
-    yield UnreadPart(root / "transaction" / "statetable", "transaction states of 3.x", COMMITLOG, mapped_data)
+    yield UnreadPart(root / "transaction" / "statetable", "transactions of 3.x, judged by the log", None, mapped_data)
     yield UnreadPart(root / "controller", "log of a controller, not checked", None, mapped_data)
     yield UnreadPart(root / "timerlog", "timer messages, judged against the log", None, mapped_data)
     tiered = store.options.settings.get("tieredStoreFilePath")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fixtures.damage import RECIPES, Damage, NotApplicable
+from fixtures.damage import Damage, NotApplicable, of_area
 from fixtures.lab.observe import SOUND, reference
 from fixtures.lab.packed import settings
 from fixtures.lab.report import Delivered, OracleReport
@@ -107,7 +107,7 @@ def kept_mismatches(
     """
     altered = len({*done.changed} - {*done.lost})
     # whole records that stand elsewhere are in the log for us, and lost for an observation of their places
-    moved = done.recipe == "pages-swapped" or RECIPES[done.recipe].area == "displaced"
+    moved = done.recipe in ("pages-swapped", *of_area("displaced"))
     elsewhere = len({*done.lost}) if moved else 0
     if not (told["starts"] and seen["starts"]):
         return _differ("starts", told["starts"], seen["starts"])

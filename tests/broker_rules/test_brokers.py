@@ -15,7 +15,7 @@ from formats.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V2, TOPIC_SCHEDU
 from formats.record.grammar import ALWAYS, INNER_BATCH, NEVER, Candidate, results
 from formats.record.message import with_property_crc
 from recover.broker.record_check import LARGEST_JAVA_ARRAY, Checked, CheckRules, check_message
-from recover.broker.settings import BrokerSettings, canonical, load_settings
+from recover.broker.settings import BrokerSettings, canonical, every_name, load_settings
 from recover.broker.versions import (
     BY_NAME,
     LAST_THREE_FILES,
@@ -75,6 +75,12 @@ def test_generations_begin_where_behaviours_change() -> None:
     assert {V("4.5.0"), V("5.0.0"), V("5.1.3"), V("5.3.2"), V("5.4.0"), V("5.5.0")} <= set(firsts)
     assert generation_of(V("5.3.3")) == V("5.3.2")
     assert generation_of(BrokerVersion(3, 5, 8)) == OLDEST_COMPARED and generation_of(NEWEST_COMPARED) == V("5.5.0")
+
+
+def test_newest_release_is_known_and_starts_as_the_one_before_it() -> None:
+    assert NEWEST_COMPARED == V("5.5.1") == V("5.5.1").nearest
+    assert generation_of(V("5.5.1")) == generation_of(V("5.5.0"))
+    assert {"correctMinOffsetMadviseEnable", "popRocksdbBlockCacheSize", "enableLiteEventMode"} <= every_name()
 
 
 def test_old_spelling_of_mapped_counts() -> None:

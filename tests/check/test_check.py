@@ -16,7 +16,6 @@ from fixtures.damage import damage
 from formats.config.tables import BY_NAME
 from formats.consumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
-from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit
 from mqtool import exits
 from recover.check.config import ConfigReport
@@ -221,8 +220,6 @@ def _entry() -> bytes:
     (f"compaction/compactionLog/T/0/{FIRST}", bytes([0, 0, 1, 0]), "compaction/compactionLog"),
     ("tieredstore/broker/T/0/commitlog/segment", b"data", "tieredstore"),
     (f"batchconsumequeue/T/0/{FIRST}", BATCH_CQ_UNIT.encode(BatchCqUnit(7, 9, 0, 1, 0, 3, -1, 0)), "batchconsumequeue"),
-    (f"transaction/statetable/{FIRST}", STATE_UNIT.encode(StateUnit(8, 9, 1, 1, STATE_PREPARED)),
-     "transaction/statetable"),
 ])
 def test_data_in_a_part_that_is_not_read_sets_its_bit(store: Make, file: str, content: bytes, part: str) -> None:
     root = store("clean-4.5.1")

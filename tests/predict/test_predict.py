@@ -588,7 +588,7 @@ def test_messages_that_wait_in_the_timer_need_a_broker_that_runs_it(
 
 def test_later_and_earlier_releases_than_were_compared_are_an_assumption(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
-    assert any("like 5.5.0" in text for text in ask(root, "5.6.0").assumptions)
+    assert any("like 5.5.1" in text for text in ask(root, "5.6.0").assumptions)
     assert any("like 4.1.0" in text for text in ask(root, "4.0.0").assumptions)
 
 

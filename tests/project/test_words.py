@@ -94,6 +94,20 @@ def test_screens_are_chinese_on_request_and_documents_stay_english(line: tuple[s
     assert spoken.code == english.code == document.code
 
 
+@pytest.mark.parametrize("recipe", ["crash-power-loss", "log-middle-missing", "topics-missing"])
+def test_a_chinese_screen_has_no_english_clause(recipe: str, tmp_path: Path) -> None:
+    """What stays is names of commands, options, files, codes and settings, and columns that brokers name so."""
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    damage(recipe, root, 5)
+    for line in ("doctor", "inspect", "verify", "predict", "recover --dry-run", "groups", "pending", "journal",
+                 "recover --yes --max-loss all", "undo --yes", f"export -o {tmp_path}/all.ndjson"):
+        name, *more = line.split()
+        said = mqtool(name, root, *more, "--lang", "zh_CN")
+        left = re.findall(r"(?<![-/.\w])[A-Za-z]?[a-z]{2,}(?: [a-z]{2,}){2,}", re.sub(
+            r"mqtool [a-z-]+|^(?:\w+ {2,})+\w+$", "", said.stdout + said.stderr, flags=re.MULTILINE))
+        assert left == [], (line, said.stdout, said.stderr)
+
+
 def test_the_locale_decides_without_the_option(struck: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
     assert CHINESE.search(mqtool("doctor", struck).stdout)

@@ -265,6 +265,24 @@ def test_claim_that_a_unit_contradicts_is_not_placed(tmp_path: Path) -> None:
     assert not run("verify", root).found(DISPLACED)
 
 
+@pytest.mark.parametrize("index", [True, False])
+def test_index_is_a_witness_for_the_only_message_of_a_queue(index: bool, tmp_path: Path) -> None:
+    """Its file alone is none, the queues are gone, and around its place all is damage."""
+    root = copy_store(unpacked(PLAIN), tmp_path / "store")
+    shutil.rmtree(root / "consumequeue")
+    if not index:
+        shutil.rmtree(root / "index")
+    path, (first, *others) = _two(root)
+    victim = next(record for record in others if record.properties.get("KEYS"))
+    every = plain.records_by_place(root)
+    alike = [record for record in every.values() if (record.topic, record.queue_id) == (victim.topic, victim.queue_id)]
+    for record in (*alike, first, *others):
+        base = max(base for base in plain.log_files(root) if base <= record.phy_offset)
+        write_at(path.with_name(f"{base:020d}"), record.phy_offset - base, b"\xa5" * record.size)
+    write_at(path, victim.phy_offset - int(path.name) + victim.size + 77, victim.content)
+    assert bool(run("verify", root).found(DISPLACED)) is index
+
+
 def test_record_in_the_body_of_a_damaged_one_needs_a_witness(tmp_path: Path) -> None:
     """A producer may send a record as a message: it must not become one because the log is damaged elsewhere."""
     root = copy_store(unpacked(PLAIN), tmp_path / "store")

@@ -45,11 +45,16 @@ def log_file(root: Path, base: int) -> Path:
                 if path.name == f"{base:020d}")
 
 
-def pair(name: str, seed: int, relation: str, folder: Path, stranger: str = "clean-4.5.1") -> Pair:
-    """Two stores below `folder`, each with one to three damages of its own."""
+def pair(
+    name: str, seed: int, relation: str, folder: Path, stranger: str = "clean-4.5.1",
+    stores: tuple[Path, Path] | None = None,
+) -> Pair:
+    """Two stores below `folder`, each with one to three damages of its own; of two `stores` that a master and its slave
+    have, if given."""
     rng = random.Random(f"{name} {seed} {relation}")
-    ours, other = copy_store(unpacked(name), folder / "ours"), folder / "other"
-    copy_store(unpacked(stranger if relation == FOREIGN else name), other)
+    first, second = stores or (unpacked(name), unpacked(name))
+    ours, other = copy_store(first, folder / "ours"), folder / "other"
+    copy_store(unpacked(stranger) if relation == FOREIGN else second, other)
     records = {record.phy_offset: record.content for record in plain.records(ours)}
     if relation == DIVERGED:
         part_at(other, sorted(records)[rng.randrange(len(records))])

@@ -254,7 +254,9 @@ def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
     gone = sorted(left.keys() - now.keys())
     if gone:
         wrong.append(f"{len(gone)} of {len(left)} intact records changed, first at {gone[0]}")
-    missed = sorted(place for place, content in due.items() if _message(after.get(place, b"")) != _message(content))
+    deleted = _lmq_deleted(done)
+    missed = sorted(place for place, content in due.items()
+                    if _message(after.get(place, b"")) != _message(content) and place[0] not in deleted)
     if len(missed) > given_up:
         wrong.append(f"{len(missed)} of {len(due)} intact messages not delivered, first {missed[0]}")
     second = run("verify")
@@ -283,6 +285,13 @@ def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
             if undone.code & (exits.OPERATIONAL | exits.USAGE | exits.BUG) or not undone.document.get("restored"):
                 break
         same("undo after recover")
+
+
+def _lmq_deleted(done: Result) -> set[str]:
+    """The LMQ queues without a folder that recover has stated as deleted: no table ever names them, but it was written
+    after their last message."""
+    told = [item["facts"]["names"] for item in done.document["findings"] if item["code"] == "topic-deleted"]
+    return {topic for names in told for topic in names.split(", ") if topic.startswith("%LMQ%")}
 
 
 def _served(name: str, root: Path, version: str, due: dict[Place, bytes]) -> list[str]:
