@@ -31,7 +31,7 @@ from recover.store.config_files import STATE_TEXT, State
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import LOG_FOLDERS
 from tests.support.commitlog import placed_records
-from tests.support.stores import EXPECTED, STORES, flip, log_place, real_store, unpacked, write_at
+from tests.support.stores import EXPECTED, STORES, copy_store, flip, log_place, real_store, unpacked, write_at
 from tests.support.trees import assert_unchanged
 
 # --- `mqtool inspect STORE`: one screen, nothing written, sensible words for odd stores.
@@ -543,7 +543,7 @@ def test_a_space_between_two_folders_is_part_of_a_name(tmp_path: Path) -> None:
 
 def test_a_copy_is_not_judged_by_the_log_of_the_original(tmp_path: Path) -> None:
     root = real_store("clean-plain-4.9.7", tmp_path)
-    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    copy = copy_store(root, tmp_path / "copy")
     for path in (root / "commitlog").iterdir():
         path.write_bytes(b"")
     conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=root / "commitlog")

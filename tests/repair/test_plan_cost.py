@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from recover.change.model import Install, Plan, Retire, RetireFolder, Step, Writ
 from recover.change.preconditions import seal
 from recover.findings.code import Interrupted
 from tests.cli.runner import Result, mqtool
-from tests.support.stores import real_store
+from tests.support.stores import copy_store, real_store
 from tests.support.trees import assert_unchanged
 
 _STORE = "clean-5.3.3"
@@ -149,7 +148,7 @@ def test_plans_of_ours_say_what_they_cost(name: str, recipe: str, words: tuple[s
         options += ["--max-loss", "all"]
     made = mqtool(command, root, *options, "--dry-run", "--plan-out", tmp_path / "plan.json")
     assert (tmp_path / "plan.json").exists(), made
-    copy = shutil.copytree(root, tmp_path / "copy")
+    copy = copy_store(root, tmp_path / "copy")
     applied = mqtool("apply", tmp_path / "plan.json", "--yes")
     assert not applied.code & exits.OPERATIONAL, applied
     assert applied.code == mqtool(command, copy, *options, "--yes").code

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import Drill
 from tests.support.plans import count_operations
+from tests.support.stores import copy_store
 
 
 def recovering(root: Path) -> Callable[[], object]:
@@ -19,7 +19,7 @@ def recovering(root: Path) -> Callable[[], object]:
 def points(store: Drill, count: int, names: Collection[str] = ()) -> list[int]:
     """Numbers of operations (of those names, where some are given), spread over a whole run, at which to stop one."""
     copy = store.root.with_name("to-count")
-    shutil.copytree(store.root, copy, symlinks=True)
+    copy_store(store.root, copy)
     numbers = [number for number, operation in enumerate(count_operations(recovering(copy)))
                if not names or operation.name in names]
     assert len(numbers) > 4 * count

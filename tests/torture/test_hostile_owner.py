@@ -24,7 +24,7 @@ from recover.change.preconditions import identify, observe_step
 from tests.cli.runner import mqtool
 from tests.support.counts import Count
 from tests.support.plans import count_operations, killed_at
-from tests.support.stores import real_store, write_at
+from tests.support.stores import copy_store, real_store, write_at
 from tests.support.system import in_a_child
 from tests.support.trees import Node, assert_same_tree, tree_digest
 from tests.torture.racer import OWNER, SWAPS, Victim, become, give, racing, reaction
@@ -105,7 +105,7 @@ def _undo(root: Path) -> tuple[object, ...]:
 
 
 def _resume(root: Path) -> tuple[object, ...]:
-    copy = shutil.copytree(root, root.with_name("copy"))
+    copy = copy_store(root, root.with_name("copy"))
     operations = len(count_operations(lambda: mqtool(*_recover(give(copy)))))
     shutil.rmtree(copy)
     assert killed_at(operations * 2 // 3, lambda: mqtool(*_recover(root)))
