@@ -294,6 +294,9 @@ class QueueState:
             self._correct_by_bisection(min_phy)
         elif self.files and self.files[0].wrote:
             first = self.files[0]
+            if (known := first.leading()).units and known.first[0] >= min_phy:
+                self.min_logic = first.start
+                return
             reached = first.valid()["phy_offset"] >= min_phy
             if reached.any():
                 self.min_logic = first.start + int(reached.argmax()) * UNIT
