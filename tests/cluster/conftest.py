@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,23 @@ spark.sql.codegen.factoryMode NO_CODEGEN
 """
 
 
-@pytest.fixture(scope="package", autouse=True)
-def site() -> Iterator[None]:
+@contextmanager
+def _site(folder: Path) -> Iterator[None]:
     """What a site says before any Spark starts: its settings, and the credentials of `endpoint`."""
-    with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        (folder / "spark-defaults.conf").write_text(_SITE)
+    (folder / "spark-defaults.conf").write_text(_SITE)
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in (
             ("SPARK_CONF_DIR", str(folder)), ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"),
             ("AWS_REGION", "us-east-1"), ("AWS_EC2_METADATA_DISABLED", "true"),
-            # moto now and then keeps the chunks of an aws-chunked body as they came, with their headers (120,061 of
-            # 120,000 bytes): plain bodies, as for any server that does not know the newer checksums
-            ("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required"),
             ("JDK_JAVA_OPTIONS", f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -XX:+UseSerialGC"),
         ):
             patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def site() -> Iterator[None]:
+    with quick_folder() as folder, _site(folder):
         yield
 
 
@@ -65,7 +69,11 @@ def own_session() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def started() -> Iterator[Cluster]:
-    with quick_folder() as folder, cluster(folder / "cluster") as made:
+    with quick_folder() as folder, ExitStack() as stack:
+        # of the session, and so made before `site`: without credentials its uploads are anonymous, and moto keeps the
+        # chunk headers of those as content
+        with _site(folder):
+            made = stack.enter_context(cluster(folder / "cluster"))
         yield made
         stop_session()
 

@@ -19,7 +19,7 @@ from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT
 from mqtool import exits
 from tests.cli.runner import mqtool
-from tests.cluster.twice import SPARK, needs_spark, same_answers, same_changes, stages
+from tests.cluster.twice import SPARK, from_now_on, needs_spark, same_answers, same_changes
 from tests.scenarios.drill import all_stores
 from tests.support.sampling import sampled
 from tests.support.stores import real_store, strike, struck_store
@@ -114,16 +114,11 @@ WHOLE = ("--engine", "spark", "--master", "local[2]", "--conf", "spark.driver.me
 A_MESSAGE, A_QUEUE = 0.5, 200
 
 
-def bytes_home() -> int:
-    """Bytes of all results that the tasks of the running session have sent so far."""
-    return sum(stage.resultSize() for stage in stages())
-
-
 def sent(root: Path, *arguments: str) -> int:
     """Bytes that a verify sends home which finds nothing wrong."""
-    before = bytes_home()
+    ran = from_now_on()
     assert mqtool("verify", root, *arguments, *WHOLE).code == 0
-    return bytes_home() - before
+    return sum(stage.resultSize() for stage in ran())
 
 
 @pytest.mark.slow
@@ -142,9 +137,9 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
     done = mqtool("verify", tmp_path / "s", "--only", "commitlog", "--json", "--price", "1", *WHOLE)
     assert done.document["engine"]["core_seconds"] > 0 < done.document["engine"]["all_tasks"]
     assert re.search(r"Spark took [\d,]+ tasks and .* of a core, at the given price \d", done.stderr)
-    before, out = bytes_home(), tmp_path / "out"
+    ran, out = from_now_on(), tmp_path / "out"
     assert mqtool("export", tmp_path / "s", "-o", out, "--format", "parquet", *WHOLE).code == 0
-    assert 0 < bytes_home() - before <= A_MESSAGE * messages + A_QUEUE * topics * queues
+    assert 0 < sum(stage.resultSize() for stage in ran()) <= A_MESSAGE * messages + A_QUEUE * topics * queues
 
 
 @pytest.mark.slow
@@ -157,11 +152,11 @@ def test_a_rebuild_shuffles_20_bytes_a_message_whatever_a_split_has_for_a_task(
 ) -> None:
     synth_store(tmp_path / "s", messages=messages, topics=1, queues=queues, keys=1, mapped_file_size=270 * messages,
                 queue_file_size=messages * CQ_UNIT.size, index_slots=5_000, index_entries=50_000)
-    before = sum(stage.shuffleWriteBytes() for stage in stages())
+    ran = from_now_on()
     small = "--conf", f"mqtool.splitSize={split}"
     assert mqtool("rebuild", tmp_path / "s", "--output", tmp_path / "o", *WHOLE, *small).code == 0
-    assert 0 < sum(stage.shuffleWriteBytes() for stage in stages()) - before <= 20 * messages
-    assert queues in {stage.numTasks() for stage in stages() if stage.shuffleReadBytes()}
+    assert 0 < sum(stage.shuffleWriteBytes() for stage in ran()) <= 20 * messages
+    assert queues in {stage.numTasks() for stage in ran() if stage.shuffleReadBytes()}
 
 
 @pytest.mark.long

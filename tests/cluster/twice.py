@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,17 @@ def stages() -> list[Any]:
     none = context._gateway.new_array(context._jvm.double, 0)
     found = running.statusStore().stageList(None, False, False, none, None)
     return [found.apply(number) for number in range(found.size())]
+
+
+def from_now_on() -> Callable[[], list[Any]]:
+    """Stages that begin after this call, in the running session or in one that takes its place."""
+    def every() -> dict[tuple[Any, ...], Any]:
+        session = running_session()
+        name = None if session is None else session.context.applicationId
+        return {(name, stage.stageId(), stage.attemptId()): stage for stage in stages()}
+
+    seen = {*every()}
+    return lambda: [stage for key, stage in every().items() if key not in seen]
 
 
 def same_answers(root: Path, command: str, *arguments: object, spark: tuple[str, ...] = SPARK) -> Result:
