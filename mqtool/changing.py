@@ -343,7 +343,7 @@ class Change(Struct):
     def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp] | None) -> Plan:
         """Return the plan with its basis, in the document and in the file of --plan-out; sealed to the files in `seen`,
         unless a broker writes to them."""
-        out, options, plan = self.out, store.options, made.plan
+        out, plan = self.out, made.plan
         if seen is None:
             steps = tuple(step for step in plan.steps if step.file != store.relative(store.abort_path))
             plan = structs.replace(plan, steps=steps)
@@ -353,19 +353,9 @@ class Change(Struct):
         made.assumptions += assumptions_of(made.assumed_settings)
         made.assumptions += [f"the records of {item.file} belong to this log, for which there is no other evidence"
                              for item in made.before.findings if item.code == FILE_ALONE]
-        # apply and resume use the same settings
-        said = {name: getattr(options, name) for name in _REMEMBERED}
-        said["settings"] = {key: HIDDEN if is_secret(key) else value for key, value in options.settings.items()}
-        sets = self.choice.store.broker.settings or ()
-        said["conf"] = os.path.abspath(options.conf) if options.conf else ""
-        said["typed_settings"] = [text for text in sets if not is_secret(text.partition("=")[0])]
-        if self.output is None:
-            # no command writes there because a plan says so: journal names them to verify
-            said |= to_builtins({name: getattr(options, name) for name in ELSEWHERE},
-                                enc_hook=lambda path: os.path.abspath(str(path)))
         plan = structs.replace(plan, summary={
             **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
-            "mendable_messages": made.mendable_messages, "store_options": said,
+            "mendable_messages": made.mendable_messages, "store_options": self._remembered(store.options),
         })
         if seen is not None:
             plan = seal(plan, store.root.absolute(), seen=seen)
@@ -384,6 +374,19 @@ class Change(Struct):
             out.say(_("abort stays: the broker's own recovery must still process {parts}").format(parts=parts))
         self.choice.save(out, plan)
         return plan
+
+    def _remembered(self, options: StoreOptions) -> dict[str, Any]:
+        """The options that apply and resume use again, without secrets."""
+        said: dict[str, Any] = {name: getattr(options, name) for name in _REMEMBERED}
+        said["settings"] = {key: HIDDEN if is_secret(key) else value for key, value in options.settings.items()}
+        sets = self.choice.store.broker.settings or ()
+        said["conf"] = os.path.abspath(options.conf) if options.conf else ""
+        said["typed_settings"] = [text for text in sets if not is_secret(text.partition("=")[0])]
+        if self.output is None:
+            # no command writes there because a plan says so: journal names them to verify
+            said |= to_builtins({name: getattr(options, name) for name in ELSEWHERE},
+                                enc_hook=lambda path: os.path.abspath(str(path)))
+        return said
 
     def _copied(self, store: Store, plan: Plan, target: Path) -> tuple[Store, Plan]:
         """Make the copy, with all parts in one place; return it and the plan for it."""

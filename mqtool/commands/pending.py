@@ -108,15 +108,18 @@ def pending(
         out.show(table("lag", ["Group", "Topic", ">QID", ">Broker Offset", ">Consumer Offset", ">Diff"], (
             [row.group, row.topic, row.queue, row.max, row.committed, row.lag] for row in behind), most=_GROUPS))
     out.say(*map(retold, unread))
-    lag = sum(row.lag or 0 for row in groups.rows)
-    waits = N_("{messages} waits ({kinds})") if len(events) == 1 else \
-        N_("{messages} wait ({kinds})") if events else N_("{messages} wait")
-    line = _(waits).format(messages=count(len(events), "message"), kinds=_by_kind(rows)) + _(
-        "; groups have {messages} not consumed yet").format(messages=count(lag, "message"))
     steps = [Step(out.given.line("predict"), "shows what a start would deliver at once, and a second time")]
-    line += _("; not checked: {parts}").format(parts=len(unread)) if unread else ""
-    out.summary(line, steps if events else [])
+    out.summary(_summary(len(events), rows, sum(row.lag or 0 for row in groups.rows), len(unread)),
+                steps if events else [])
     return exits.UNSUPPORTED if found.not_checked else exits.CLEAN
+
+
+def _summary(waiting: int, rows: Iterable[dict[str, Any]], lag: int, unread: int) -> str:
+    waits = N_("{messages} waits ({kinds})") if waiting == 1 else \
+        N_("{messages} wait ({kinds})") if waiting else N_("{messages} wait")
+    line = _(waits).format(messages=count(waiting, "message"), kinds=_by_kind(rows)) + _(
+        "; groups have {messages} not consumed yet").format(messages=count(lag, "message"))
+    return line + (_("; not checked: {parts}").format(parts=unread) if unread else "")
 
 
 def _parted(text: str) -> tuple[str, str, str]:

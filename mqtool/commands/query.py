@@ -249,18 +249,24 @@ def trace(
     if found.left_out:
         out.say(_("{messages} with this key: name a unique key").format(
             messages=count(found.left_out, "more message")))
+    text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \
+        count(len(lives), "message") if lives else _("{messages} found").format(messages=_("no message"))
+    out.summary(text + ("" if found.complete else _(_INCOMPLETE).format(note=found.notes[-1])),
+                _after_trace(out, lives, found, name, scan=scan))
+    return exits.CLEAN if found.complete else exits.OPERATIONAL
+
+
+def _after_trace(
+    out: Printer, lives: list[MessageHistory], found: look.Answer, name: str, *, scan: bool,
+) -> list[Step]:
+    """What to do next: look everywhere if something may be missing, else at the last record."""
     steps = []
     if not scan and not (lives and found.complete):
         steps = [Step(out.given.line("trace", name, "--scan"), _SCAN)]
     elif len(lives) == 1:
         last = lives[0].events[-1]
         steps = [Step(out.given.line("query", "--phy-offset", last.phy_offset, "--body"), "shows the last record")]
-    if found.damaged or found.damaged_ranges:
-        steps += _verify(out)
-    text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \
-        count(len(lives), "message") if lives else _("{messages} found").format(messages=_("no message"))
-    out.summary(text + ("" if found.complete else _(_INCOMPLETE).format(note=found.notes[-1])), steps)
-    return exits.CLEAN if found.complete else exits.OPERATIONAL
+    return [*steps, *(_verify(out) if found.damaged or found.damaged_ranges else ())]
 
 
 def _show(out: Printer, life: MessageHistory) -> None:
