@@ -75,6 +75,8 @@ def release(root: Path, version: str, today: datetime.date) -> None:
     changes = sorted((root / "changelog" / _UNRELEASED).glob("[!.]*"))
     for path in changes:
         read_change(path)  # before anything moves
+        if (folder / path.name).exists():
+            raise ValueError(f"{path.name} is a change of {version} already: give it another name")
     folder.mkdir(exist_ok=True)
     if not (folder / _SUMMARY).exists():
         (folder / _SUMMARY).write_text(f"Date: {today}\n\n{len(changes)} changes.\n")

@@ -41,6 +41,17 @@ def test_the_changelog_is_what_its_files_give_and_every_unreleased_change_has_th
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == newest
 
 
+def test_a_change_never_takes_the_place_of_another_of_its_name(copy: Path) -> None:
+    newest = max((path for path in (copy / "changelog").iterdir() if path.name[0].isdigit()),
+                 key=lambda path: [int(part) for part in path.name.split(".")])
+    old = min(newest.glob("0*.md"))
+    text = old.read_text()
+    (copy / "changelog" / "unreleased" / old.name).write_text("Kind: Fixed\n\nAnother thing.\n")
+    done = _release(copy, newest.name)
+    assert done.returncode and f"{old.name} is a change of {newest.name} already" in done.stderr
+    assert old.read_text() == text
+
+
 def test_a_release_takes_every_change_once_by_kind_and_issue_and_leaves_none(copy: Path) -> None:
     unreleased = copy / "changelog" / "unreleased"
     (unreleased / "0007-one.md").write_text("Kind: Fixed\n\n`verify` counts\nall of them.\n")
