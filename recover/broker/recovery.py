@@ -6,6 +6,7 @@ MappedFileQueue.truncateDirtyFiles. Nothing is written here.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -17,12 +18,12 @@ from formats.checkpoint import Checkpoint, min_timestamp
 from formats.record import BLANK, HEADS, MAGIC_V1, MAGIC_V2, OFFSET_SYS_FLAG
 from formats.record.grammar import INNER_BATCH, PROPERTY_CRC
 from formats.record.layout import I32_STRUCT
-from formats.record.rows import BIT_INNER_BATCH, BIT_PROP_CRC, BIT_V2
+from formats.record.rows import BIT_INNER_BATCH, BIT_PROP_CRC, BIT_V2, RECORD
 from formats.sysflag import BORNHOST_V6, HOSTS_V6
 from recover.broker import versions
 from recover.broker.record_check import Checked, CheckRules, ReadAt, check_message
 from recover.broker.settings import BrokerSettings
-from recover.store.columns import Rows
+from recover.store.columns import Rows, joined
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import ReadFailure
 
@@ -66,9 +67,13 @@ class LogFiles:
 class LogSource(LogFiles):
     """Mapped files with the rows that a strict scan found in them."""
 
-    def rows(self, index: int) -> Rows:
-        """Return the intact records (dtype RECORD) of file `index`, ascending by phy_offset."""
+    def parts(self, index: int) -> Sequence[Rows]:
+        """Return the intact records (dtype RECORD) of file `index` in parts, ascending by phy_offset."""
         raise NotImplementedError
+
+    def rows(self, index: int) -> Rows:
+        """Return `parts` as one."""
+        return joined(self.parts(index))
 
 
 class DispatchTarget(Protocol):
@@ -214,34 +219,50 @@ def needs_reference(rows: Rows, rules: CheckRules) -> Rows:
 
 
 _END = "end-of-files"
+_NONE = np.empty(0, dtype=RECORD)
 _AT_ONCE = 1 << 18
 """Limit of a run's records: dispatch makes several copies of a run."""
 
 
 class Runs:
-    """The contiguous runs of intact records of one file that certainly pass the check."""
+    """The contiguous runs of intact records of one file that certainly pass the check; `parts` are its records, in
+    order, and only those that are asked for are looked at."""
 
-    def __init__(self, rows: Rows, rules: CheckRules) -> None:
-        self.records = rows
-        self.doubtful = needs_reference(rows, rules)
-        ends = rows["phy_offset"] + rows["size"]
-        # a run ends before a record that does not adjoin, and before and after a doubtful one
-        stops = np.ones(rows.size, dtype=bool)
-        if rows.size > 1:
-            stops[:-1] = (rows["phy_offset"][1:] != ends[:-1]) | self.doubtful[1:]
-        self._stops = np.flatnonzero(stops)
+    def __init__(self, parts: Sequence[Rows], rules: CheckRules) -> None:
+        self._parts = [part for part in parts if part.size]
+        self._firsts = [int(part["phy_offset"][0]) for part in self._parts]
+        self._rules = rules
+        self._open: tuple[int, Rows, Rows] = -1, _NONE, _NONE
 
     def at(self, offset: int, limit: int) -> Rows:
         """Return the run, or its first records, that begins at physical `offset` and ends by `limit`; empty if there is
         none."""
-        phys = self.records["phy_offset"]
+        number = bisect_right(self._firsts, offset) - 1
+        if number < 0:
+            return _NONE
+        part = self._parts[number]
+        phys = part["phy_offset"]
         first = int(np.searchsorted(phys, offset))
-        if first == self.records.size or int(phys[first]) != offset or self.doubtful[first]:
-            return self.records[:0]
-        last = min(int(self._stops[np.searchsorted(self._stops, first)]), first + _AT_ONCE - 1)
-        run = self.records[first : last + 1]
+        if first == part.size or int(phys[first]) != offset:
+            return _NONE
+        if self._open[0] != number:
+            self._open = number, *self._stops_of(part)
+        _, doubtful, stops = self._open
+        if doubtful[first]:
+            return _NONE
+        last = min(int(stops[np.searchsorted(stops, first)]), first + _AT_ONCE - 1)
+        run = part[first : last + 1]
         # records adjoin: each ends where the next one begins
         return run if end_of(run) <= limit else run[: np.searchsorted(run["phy_offset"], limit, side="right") - 1]
+
+    def _stops_of(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Which records are doubtful, and the numbers of those that end a run: before one that does not adjoin, and
+        before and after a doubtful one."""
+        doubtful = needs_reference(rows, self._rules)
+        phys = np.ascontiguousarray(rows["phy_offset"])
+        stops = np.ones(rows.size, dtype=bool)
+        stops[:-1] = (phys[1:] != phys[:-1] + rows["size"][:-1]) | doubtful[1:]
+        return doubtful, np.flatnonzero(stops)
 
 
 def end_of(run: Rows) -> int:
@@ -284,7 +305,7 @@ class FileWalk:
         self.readable = readable
         self.rules = rules
         self.target = target
-        self._runs = Runs(log.rows(index), rules)
+        self._runs = Runs(log.parts(index), rules)
         self._read = log.read_at(index)
 
     def walk(self, position: int, own: range | None = None) -> tuple[int, Checked]:

@@ -15,7 +15,7 @@ from formats.basics import MAX_OFFSET, java_string
 from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.record import TOPIC_SCHEDULE, decode, tags_code
 from formats.record.message import RETRY_PREFIX, SYSTEM_PREFIX
-from formats.record.rows import BIT_DELAY, BIT_LMQ, RECORD
+from formats.record.rows import BIT_DELAY, BIT_LMQ
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.broker import versions
 from recover.broker.record_check import Checked, CheckRules
@@ -211,9 +211,9 @@ class BrokerLog(LogSource):
         # the name, and the first folder
         return scan if scan is not None and _place(scan.mapped_file.path) == _place(mapped_file.path) else None
 
-    def rows(self, index: int) -> Rows:
+    def parts(self, index: int) -> Sequence[Rows]:
         scan = self.scan_of(self.files[index])
-        return np.empty(0, dtype=RECORD) if scan is None else scan.records()
+        return [] if scan is None else [split.records for split in scan.splits]
 
 
 def _place(path: Path) -> Path:

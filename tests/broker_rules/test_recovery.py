@@ -253,7 +253,7 @@ def test_reput_waits_for_ever_at_a_gap(store: Callable[[str], Path]) -> None:
 def test_a_long_run_comes_in_parts_that_adjoin() -> None:
     rows = np.zeros(600_000, dtype=RECORD)
     rows["size"], rows["phy_offset"] = 100, 100 * np.arange(rows.size)
-    runs, parts = Runs(rows, CheckRules.of(settings("4.9.7"))), []
+    runs, parts = Runs([rows], CheckRules.of(settings("4.9.7"))), []
     while not parts or parts[-1].size:
         parts.append(runs.at(end_of(parts[-1]) if parts else 0, 100 * rows.size))
     assert len(parts) > 3 and np.array_equal(np.concatenate(parts), rows)
