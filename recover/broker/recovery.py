@@ -23,7 +23,7 @@ from formats.sysflag import BORNHOST_V6, HOSTS_V6
 from recover.broker import versions
 from recover.broker.record_check import Checked, CheckRules, ReadAt, check_message
 from recover.broker.settings import BrokerSettings
-from recover.store.columns import Rows, joined
+from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import ReadFailure
 
@@ -70,10 +70,6 @@ class LogSource(LogFiles):
     def parts(self, index: int) -> Sequence[Rows]:
         """Return the intact records (dtype RECORD) of file `index` in parts, ascending by phy_offset."""
         raise NotImplementedError
-
-    def rows(self, index: int) -> Rows:
-        """Return `parts` as one."""
-        return joined(self.parts(index))
 
 
 class DispatchTarget(Protocol):

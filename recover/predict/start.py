@@ -129,9 +129,11 @@ def play(
     return Played(prediction, log, start.states)
 
 
-class _Settings(NamedTuple):
-    version: BrokerVersion
-    given: frozenset[tuple[str, str]]
+_Key = tuple[BrokerVersion, frozenset[tuple[str, str]]]
+
+
+def _key(settings: BrokerSettings) -> _Key:
+    return settings.version, frozenset(settings.given.items())
 
 
 class Starts:
@@ -141,10 +143,10 @@ class Starts:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self.around = Surroundings(reading.store, reading.by_names)
-        self._played: dict[_Settings, Played] = {}
+        self._played: dict[_Key, Played] = {}
         self.now = check_log.now_ms()
         self._books: dict[int, Books] = {}
-        self._delivers: dict[tuple[_Settings, int], Delivers] = {}
+        self._delivers: dict[tuple[_Key, int], Delivers] = {}
 
     @classmethod
     def on(cls, reading: Reading) -> Starts:
@@ -157,7 +159,7 @@ class Starts:
 
     def play(self, settings: BrokerSettings) -> Played:
         """Return the start of the broker of these settings, with a prediction of the caller's own."""
-        key = _Settings(settings.version, frozenset(settings.given.items()))
+        key = _key(settings)
         if key not in self._played:
             self._played[key] = play(self.around, settings, proven=self._proven())
         prediction, log, states = self._played[key]
@@ -170,7 +172,7 @@ class Starts:
         prediction, log, states = self.play(settings)
         if log is not None:
             at = self.now if at is None else at
-            key = _Settings(settings.version, frozenset(settings.given.items())), at
+            key = _key(settings), at
             if key not in self._delivers:
                 reading = self._reading
                 books = self._books.setdefault(at, Books(reading.store, reading.by_names, reading.topics, at))

@@ -17,7 +17,7 @@ from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.log.scan import LocalEngine
 from recover.predict.dispatch import BrokerLog, reput
-from recover.store.columns import Rows
+from recover.store.columns import Rows, joined
 from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
 from tests.support.stores import flip, log_place
@@ -55,7 +55,7 @@ def run(log: BrokerLog, first: int, version: str, **given: str) -> tuple[ScanEnd
 
 
 def first_times(log: BrokerLog) -> list[int]:
-    return [int(log.rows(index)["store_timestamp"][0]) for index in range(4)]
+    return [int(joined(log.parts(index))["store_timestamp"][0]) for index in range(4)]
 
 
 # --- the start file -------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_scan_ends_before_v2_records_up_to_5_0(store: Callable[[str], Path]) -> 
 def test_scan_ends_at_a_damaged_body_unless_told_not_to_look(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     log = log_of(root)
-    offsets = log.rows(0)["phy_offset"]
+    offsets = joined(log.parts(0))["phy_offset"]
     victim = int(offsets[len(offsets) // 2])
     flip(*log_place(root, victim + 88))
     log = log_of(root)
@@ -176,7 +176,7 @@ def test_scan_ends_at_a_damaged_body_unless_told_not_to_look(store: Callable[[st
 def test_scan_believes_a_wrong_own_offset_but_for_the_check_of_5_5_0(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     log = log_of(root)
-    victim = int(log.rows(0)["phy_offset"][100])
+    victim = int(joined(log.parts(0))["phy_offset"][100])
     flip(*log_place(root, victim + 28 + 4))
     log = log_of(root)
     _, seen = run(log, 0, "5.3.3")
@@ -222,7 +222,7 @@ def reputted(root: Path, start: int, end: int) -> tuple[int | None, Collector]:
 def reputted_over(root: Path, at: int) -> tuple[int | None, list[int], int]:
     """The same, the offsets alone, of a log with a flipped bit in byte `at` of its 51st record; and where that is."""
     log = log_of(root)
-    victim = int(log.rows(0)["phy_offset"][50])
+    victim = int(joined(log.parts(0))["phy_offset"][50])
     flip(*log_place(root, victim + at))
     stuck, seen = reputted(root, 0, 1305932)
     return stuck, seen.offsets, victim
