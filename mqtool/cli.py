@@ -20,7 +20,7 @@ from mqtool import exits, version
 from mqtool.commands import COMMANDS, Entry, command_of
 from mqtool.declared import OutputOptions
 from mqtool.printer import Printer
-from mqtool.words import LANGUAGES, _, speak
+from mqtool.words import LANGUAGES, _, speaking
 from recover.findings.code import Refusal
 
 # --- reading -------------------------------------------------------------------------------------
@@ -125,17 +125,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.environ.get("COLUMNS") == "0":  # a terminal without a size: rich would print nothing
         del os.environ["COLUMNS"]
     printer = Printer(sys.argv[1:] if argv is None else argv)
-    speak(_language(printer.arguments))
-    try:
-        with exits.signals():
-            try:
-                code = _invoke(printer)
-            except BaseException as error:
-                code = _failed(error, printer)
-    except exits.Stopped as error:  # a signal while the end was being printed
-        code = exits.failure_of(error).code
-    _say_slow()
-    return _flush(code)
+    with speaking(_language(printer.arguments)):
+        try:
+            with exits.signals():
+                try:
+                    code = _invoke(printer)
+                except BaseException as error:
+                    code = _failed(error, printer)
+        except exits.Stopped as error:  # a signal while the end was being printed
+            code = exits.failure_of(error).code
+        _say_slow()
+        return _flush(code)
 
 
 def _failed(error: BaseException, printer: Printer) -> int:

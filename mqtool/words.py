@@ -5,7 +5,6 @@
    plans are always English: scripts read them.
 3. A finding is told from its row and its facts, so a stored one can be told in any language. A message that is not that
    of its row stays as it is.
-
 4. Assumptions and reasons are put together where they are found out, in English. One that is no finding's message is
    told by the phrase of `PHRASES` that it fits, and its parts likewise.
 
@@ -17,7 +16,8 @@ from __future__ import annotations
 import gettext
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,17 @@ def language_of(environment: Mapping[str, str] = os.environ) -> str:
     return "zh_CN" if said.lower().startswith("zh") else "en"
 
 
-def speak(language: str | None) -> None:
-    """Tell everything from now on in this language; None: that of the locale."""
+@contextmanager
+def speaking(language: str | None) -> Iterator[None]:
+    """Tell everything within in this language; None: that of the locale. A process that runs several command lines
+    takes nothing of one into the next."""
+    before = _Spoken.name, _Spoken.catalogue
     _Spoken.name = language or language_of()
     _Spoken.catalogue = _catalogue(_Spoken.name) if _Spoken.name != "en" else gettext.NullTranslations()
+    try:
+        yield
+    finally:
+        _Spoken.name, _Spoken.catalogue = before
 
 
 def language() -> str:

@@ -63,9 +63,8 @@ def sentence(text: str) -> str:
 
 @pytest.fixture
 def chinese() -> Iterator[None]:
-    words.speak("zh_CN")
-    yield
-    words.speak("en")
+    with words.speaking("zh_CN"):
+        yield
 
 
 @pytest.mark.usefixtures("chinese")
@@ -113,3 +112,8 @@ def test_the_locale_decides_without_the_option(struck: Path, monkeypatch: pytest
     assert CHINESE.search(mqtool("doctor", struck).stdout)
     assert CHINESE.search(mqtool("verify", "--help").stdout)
     assert not CHINESE.search(mqtool("doctor", struck, "--lang", "en").stdout)
+
+
+def test_a_command_line_in_one_language_leaves_the_next_in_its_own(struck: Path) -> None:
+    mqtool("doctor", struck, "--lang", "zh_CN")
+    assert not CHINESE.search("".join(text for _, text in texts()))
