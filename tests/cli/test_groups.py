@@ -320,7 +320,7 @@ def test_without_the_log_nothing_is_known_of_messages(tmp_path: Path) -> None:
     assert {(row["lag"], row["skips"], row["again"]) for row in done.document["groups"]} == {(None, None, None)}
     start = mqtool("predict", root, "--broker", "5.3.3", "--json").document
     assert start["summary"].endswith("; cannot predict timer messages")
-    assert any("units of the timerlog" in part for part in start["unsupported"])
+    assert any("entries of the timerlog" in part for part in start["unsupported"])
     assert "unknown" in done.document["summary"] and "disk" in done.document["next"][0]["command"]
     page = tmp_path / "page.md"
     mqtool("report", root, "-o", page)
