@@ -316,8 +316,8 @@ class RebuildChoice(ZoneChoice, frozen=True, kw_only=True):
 def rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice) -> int:
     """Rebuild consume queues, index and checkpoint from the log, in one scan.
 
-    In place, only what is wrong is changed; units of expired messages stay, and so do sound index files. The log is not
-    touched: damage in it needs `mqtool recover`.
+    In place, only what is wrong is changed; entries of expired messages stay, and so do sound index files. The log is
+    not touched: damage in it needs `mqtool recover`.
     """
     parts = ("consumequeue", "index", "checkpoint")
     return _rebuild(out, change, what, RebuildOptions(parts=parts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from formats import properties as props
 from formats.basics import FormatError, is_safe_directory_name
+from formats.consumequeue import CqUnit
 from formats.native.rows import group_rows, numbered
 from formats.record import Record
 from formats.record.rows import BIT_LMQ, BIT_MARKER, BIT_STALE, BIT_SUPERSEDED, EXPECTED, FILLER_TOPIC
@@ -19,11 +20,13 @@ from recover.broker.settings import DelayTable
 from recover.change.content import Writes
 from recover.change.model import Step
 from recover.findings.model import Finding
-from recover.log.generations import batches
+from recover.log.generations import batches, misnumbered_among
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.store.columns import Rows, Split, ask, scratch_zeros
 from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
+from recover.store.derived_files import unit_of
+from recover.store.store import Store
 from recover.store.unread import rocksdb_queue_folders
 
 if TYPE_CHECKING:
@@ -204,7 +207,7 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey]) -> tuple[Rows,
     elsewhere = topics.absent(last) if topics.folders and rocksdb_queue_folders(topics.store) else frozenset()
     gone = np.array([key.topic in deleted | elsewhere for key in keys])
     rows = np.array(parts, dtype=EXPECTED)
-    return _newest(rows[~gone[rows["queue"]]]), deleted - elsewhere
+    return _one_each(rows[~gone[rows["queue"]]], keys, topics.store), deleted - elsewhere
 
 
 def _carriers(split: Split) -> Rows:
@@ -213,24 +216,39 @@ def _carriers(split: Split) -> Rows:
     return np.ascontiguousarray(rows[numbered(rows)])
 
 
-def _newest(rows: Rows) -> Rows:
-    """Keep, of several records that claim one position, the one written last. A record that is superseded in its own
-    queue holds its place in an LMQ queue where the live ones are all in order with it."""
-    rows = rows[np.argsort(rows["phy_offset"], kind="stable")]
-    older = (rows["bits"] & BIT_SUPERSEDED) != 0
-    goes = np.zeros(rows.size, dtype=np.bool_)
-    for queue in np.unique(rows["queue"][older]).tolist():
-        own = np.flatnonzero(rows["queue"] == queue)
-        offsets = rows["queue_offset"][own]
-        before = np.maximum.accumulate(np.where(older[own], -1, offsets))
-        after = np.minimum.accumulate(np.where(older[own], np.iinfo(np.int64).max, offsets)[::-1])[::-1]
-        goes[own] = older[own] & ((before >= offsets) | (after <= offsets))
-    rows = rows[~goes]
+def _one_each(rows: Rows, keys: list[QueueKey], store: Store) -> Rows:
+    """Keep, of several records that claim one position, the one written last of those that may hold it."""
+    rows = rows[np.lexsort((rows["phy_offset"], rows["queue"]))]
+    falls = (np.diff(rows["queue"]) == 0) & (np.diff(rows["queue_offset"]) <= 0)
+    gives_way = np.zeros(rows.size, dtype=np.bool_)
+    for queue in np.unique(rows["queue"][1:][falls]).tolist():
+        own = slice(*np.searchsorted(rows["queue"], [queue, queue + 1]).tolist())
+        gives_way[own] = _gives_way(rows[own], partial(unit_of, store, *keys[queue]))
+    rows = rows[~gives_way]
     rows = rows[np.lexsort((rows["phy_offset"], rows["queue_offset"], rows["queue"]))]
-    if rows.size < 2:
-        return rows
-    same = (rows["queue"][1:] == rows["queue"][:-1]) & (rows["queue_offset"][1:] == rows["queue_offset"][:-1])
-    return rows[np.r_[~same, True]]
+    last = np.r_[(np.diff(rows["queue"]) != 0) | (np.diff(rows["queue_offset"]) != 0), True]
+    return rows[last[: rows.size]]
+
+
+def _gives_way(own: Rows, unit_at: Callable[[int], CqUnit | None]) -> Rows:
+    """Which records of an LMQ queue, in log order, do not hold the position that they claim (bool array).
+
+    1. Those that are superseded in the queue of their topic, unless the live ones are all in order with them.
+    2. Of several that claim one position, those out of the order of the queue which no unit there names: no checksum
+       covers the property with the positions, and a number that is cut short is another message's.
+    """
+    offsets = own["queue_offset"]
+    older = (own["bits"] & BIT_SUPERSEDED) != 0
+    before = np.maximum.accumulate(np.where(older, -1, offsets))
+    after = np.minimum.accumulate(np.where(older, np.iinfo(np.int64).max, offsets)[::-1])[::-1]
+    gives_way = older & ((before >= offsets) | (after <= offsets))
+    left = np.flatnonzero(~gives_way)
+    _, which, claims = np.unique(offsets[left], return_inverse=True, return_counts=True)
+    strays = misnumbered_among(offsets[left], own["store_timestamp"][left]) & (claims[which] > 1)
+    for at in left[strays].tolist():
+        unit = unit_at(int(offsets[at]))
+        gives_way[at] = unit is None or unit.phy_offset != own["phy_offset"][at]
+    return np.asarray(gives_way)
 
 
 def _reread(reader: LogReader, row: Any) -> Record | None:

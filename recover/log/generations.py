@@ -38,16 +38,22 @@ def with_place(records: Rows) -> Rows:
     return np.asarray(numbered(records) & ((records["bits"] & NOT_IN_QUEUE) == 0))
 
 
-def misnumbered_among(offsets: Rows) -> Rows:
-    """Which records leave the order of a queue between two neighbours in order, or at its end (bool array)."""
+def misnumbered_among(offsets: Rows, times: Rows) -> Rows:
+    """Which records leave the order of a queue between two neighbours in order, or at its end (bool array).
+
+    `times`: their store times (ms), which say which of two neighbours with one offset belongs there.
+    """
     wrong = np.zeros(offsets.size, dtype=bool)
     if offsets.size < 3:
         return wrong
     values = offsets.tolist()
+    stands_before_older = np.append((offsets[:-1] == offsets[1:]) & (times[1:] < times[:-1]), False)
+    stands_before_older[:-2] &= times[:-2] <= times[2:]
     before = values[0]
     at = 1
     while at < len(values) - 1:
-        run = _misnumbered_run(values, at, before)
+        in_place = values[at] == before + 1 and bool(stands_before_older[at])
+        run = 0 if in_place else _misnumbered_run(values, at, before)
         wrong[at : at + run] = True
         if not run:
             before = values[at]
@@ -287,8 +293,8 @@ def mark_superseded(scans: list[FileScan], queues: Rows) -> int:
         lap = _earlier_lap(offsets, times)
         lap[_copies(scans, places, np.stack([offsets, times, sizes]))] = True
         older.append(places[lap])
-        places, offsets = places[~lap], offsets[~lap]
-        misnumbered = misnumbered_among(offsets)
+        places, offsets, times = places[~lap], offsets[~lap], times[~lap]
+        misnumbered = misnumbered_among(offsets, times)
         wrong.append(places[misnumbered])
         places, offsets = places[~misnumbered], offsets[~misnumbered]
         older.append(places[_reassigned(offsets)])
@@ -311,7 +317,7 @@ def _earlier_lap(offsets: Rows, times: Rows) -> Rows:
     The records they would displace were stored later and are the newer generation. A misnumbered one shows neither.
     """
     lap = np.zeros(offsets.size, dtype=bool)
-    in_order = np.flatnonzero(~misnumbered_among(offsets))
+    in_order = np.flatnonzero(~misnumbered_among(offsets, times))
     if in_order.size > 1:
         highest, latest = (np.maximum.accumulate(each[in_order]) for each in (offsets, times))
         before = np.searchsorted(in_order, np.arange(offsets.size)) - 1

@@ -32,7 +32,7 @@ from recover.reading.policy import Explanation
 from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, topic_text
-from recover.store.derived_files import QueueFiles, unit_at
+from recover.store.derived_files import unit_of
 from recover.store.store import Store
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -168,10 +168,7 @@ def _unit_of(log: LogView, store: Store, row: np.void, place: int) -> CqUnit | N
     """The unit at a place of a record's queue; None if none can be read."""
     topic, queue_id = log.queues[int(row["queue"])]
     name = topic_text(topic)
-    try:
-        return unit_at(QueueFiles(store, name, queue_id).mapped_files, place) if is_safe_directory_name(name) else None
-    except OSError:
-        return None
+    return unit_of(store, name, queue_id, place) if is_safe_directory_name(name) else None
 
 
 def older_topic(reading: Reading) -> Iterator[Explanation]:

@@ -143,7 +143,7 @@ def _planned(
 
 def _as_the_broker(analysis: Reading, prediction: Prediction | None) -> LogChanges:
     if prediction is not None and prediction.not_emulated:
-        raise Refusal(f"the effect of {prediction.not_emulated[0]} on that broker is unknown",
+        raise Refusal(f"cannot predict the start of that broker: mqtool does not read {prediction.not_emulated[0]}",
                       "`{typed} --policy keep` reads the whole log.")
     if prediction is None or not prediction.starts:
         reason = prediction.reason if prediction is not None else "no broker version is known"

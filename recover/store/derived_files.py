@@ -150,6 +150,14 @@ def unit_at(files: MappedFileQueue, queue_offset: int) -> CqUnit | None:
     return CQ_UNIT.decode(content) if len(content) == UNIT_SIZE else None
 
 
+def unit_of(store: Store, topic: str, queue_id: int, queue_offset: int) -> CqUnit | None:
+    """Return the unit of one queue offset of a queue of the store; None if none can be read."""
+    try:
+        return unit_at(QueueFiles(store, topic, queue_id).mapped_files, queue_offset)
+    except OSError:
+        return None
+
+
 def has_ext(stretch: Stretch) -> bool:
     """Whether a unit of the stretch points into consumequeue_ext."""
     return bool(stretch.tags_code.size) and is_ext_address(int(stretch.tags_code.min()))

@@ -223,7 +223,7 @@ def test_old_generations_are_those_of_each_queue_by_itself(
     counted = generations.counted(records)
     for queue in range(3):
         own = np.flatnonzero(counted & (records["queue"] == queue))
-        stray = generations.misnumbered_among(records["queue_offset"][own])
+        stray = generations.misnumbered_among(records["queue_offset"][own], records["store_timestamp"][own])
         expected[own[stray]] |= BIT_MISNUMBERED
         own = own[~stray]
         offsets = records["queue_offset"][own].tolist()

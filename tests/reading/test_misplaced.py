@@ -258,7 +258,16 @@ def test_each_of_several_neighbouring_faults_is_put_right(
     ([0, 1, 2, 600, 700, 701, 702, 1, 2], []),
 ])
 def test_a_few_numbers_out_of_order_are_strays_where_the_order_goes_on(offsets: list[int], strays: list[int]) -> None:
-    assert np.flatnonzero(misnumbered_among(np.array(offsets))).tolist() == strays
+    assert np.flatnonzero(misnumbered_among(np.array(offsets), np.arange(len(offsets)))).tolist() == strays
+
+
+@pytest.mark.parametrize(("times", "stray"), [
+    ([0, 1, 2, 3, 4], 2), ([0, 1, 2, -900, 4], 3), ([0, 1, -900, 3, 4], 2), ([0, 1, 2, 1, 4], 3),
+    # the first one's clock is ahead of all others: nothing says that it belongs there
+    ([0, 1, 900, 3, 4], 2),
+])
+def test_of_two_with_one_number_the_one_that_was_stored_in_order_belongs_there(times: list[int], stray: int) -> None:
+    assert np.flatnonzero(misnumbered_among(np.array([0, 1, 2, 2, 3]), np.array(times))).tolist() == [stray]
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(3, 40)), min_size=1, max_size=5))
@@ -268,7 +277,7 @@ def test_a_queue_numbered_anew_has_no_stray(generations: list[tuple[int, int]]) 
         # the same number twice may as well be a wrong one before the right one
         first = min(first, offsets[-1] - 1) if offsets else first
         offsets += range(first, first + length)
-    assert not misnumbered_among(np.array(offsets)).any()
+    assert not misnumbered_among(np.array(offsets), np.arange(len(offsets))).any()
 
 
 def test_a_record_with_two_wrong_fields_makes_no_message_an_old_one(store: Callable[[str], Path]) -> None:

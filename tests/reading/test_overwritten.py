@@ -82,6 +82,38 @@ def test_message_under_an_older_record_is_stated_as_lost(tmp_path: Path, *, last
     assert not run("recover", root, "--yes").document["applied"]
 
 
+def neighbours_of_one_size(root: Path) -> tuple[plain.Record, plain.Record]:
+    """A record, and one of another queue and the same size behind it, before the next record of the first one's queue
+    and after the middle of the log."""
+    records = records_of(root)
+    last: dict[int, plain.Record] = {}
+    for record in records[len(records) // 2:-40]:
+        last = {size: each for size, each in last.items()
+                if (each.topic, each.queue_id) != (record.topic, record.queue_id)}
+        if record.size in last:
+            return last[record.size], record
+        last[record.size] = record
+    raise LookupError("no such pair")
+
+
+def test_copy_of_the_message_before_it_in_its_queue_gives_way_if_it_is_an_hour_older(tmp_path: Path) -> None:
+    root = copy_store(unpacked(STORE), tmp_path / "store")
+    due = plain.delivered(root)
+    message, lost = neighbours_of_one_size(root)
+    copy = bytearray(message.content)
+    copy[28:36] = lost.phy_offset.to_bytes(8, "big")
+    at, _ = message.fields()["store_timestamp"]
+    copy[at:at + 8] = (message.store_time - 3_600_000).to_bytes(8, "big")
+    write_at(*log_place(root, lost.phy_offset), bytes(copy))
+    shutil.rmtree(root / "consumequeue")
+
+    done = run("recover", root, "--yes", "--max-loss", "all")
+    assert not done.code & (exits.OPERATIONAL | exits.BUG)
+    gone = lost.topic, lost.queue_id, lost.queue_offset
+    assert {place: content for place, content in due.items() if place != gone}.items() <= plain.delivered(root).items()
+    assert not run("recover", root, "--yes").document["applied"]
+
+
 # the last: one copy alone of a queue looks like a record of the queue that ends at its number
 @pytest.mark.parametrize(("name", "seed"), [(STORE, 0), (STORE, 1), ("killed-v2-ipv6-5.3.3", 2)])
 def test_copies_of_records_after_the_end_displace_nothing(tmp_path: Path, name: str, seed: int) -> None:
@@ -92,6 +124,23 @@ def test_copies_of_records_after_the_end_displace_nothing(tmp_path: Path, name: 
     judged(outcome, root)
     assert outcome.wrong == []
     assert outcome.end == "recovered"
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+def test_lmq_number_that_is_cut_short_takes_no_place_of_another_message(tmp_path: Path, *, has_queues: bool) -> None:
+    """One byte put into the properties of record 14 moves the last digit out: it claims to be record 1 of its queue."""
+    root = copy_store(unpacked("killed-lmq-4.9.7"), tmp_path / "store")
+    due = plain.delivered(root)
+    record = next(each for each in records_of(root) if each.content.endswith(b"\x0114,14"))
+    at = record.content.index(b"UNIQ_KEY") + 12
+    write_at(*log_place(root, record.phy_offset), record.content[:at] + b"~" + record.content[at:-1])
+    if not has_queues:
+        shutil.rmtree(root / "consumequeue")
+
+    assert not run("recover", root, "--yes").code & (exits.OPERATIONAL | exits.BUG)
+    after = plain.delivered(root)
+    assert {place: content for place, content in due.items() if content != record.content}.items() <= after.items()
+    assert not run("recover", root, "--yes").document["applied"]
 
 
 def test_file_of_another_log_is_refused_with_the_count_of_what_is_lost(tmp_path: Path) -> None:
