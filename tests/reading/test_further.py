@@ -47,7 +47,9 @@ def assert_healed(found: Pair, *options: str) -> Result:
     if found.relation == SAME:
         assert after >= found.due
     if done.document["applied"]:
-        assert not run("recover", found.ours, "--from", found.other, *options, "--yes").document["applied"]
+        again = run("recover", found.ours, "--from", found.other, *options, "--yes")
+        assert not again.code & exits.OPERATIONAL, again.stderr
+        assert not again.document["applied"]
         assert run("undo", found.ours, "--yes").document["restored"]
     assert_same_tree(before, tree_digest(found.ours))
     return done
