@@ -393,8 +393,9 @@ class Change(Struct):
             plan = structs.replace(plan, steps=steps)
             out.say(_("a broker runs on this store: its abort file stays, and nothing is changed; the plan is for the "
                       "store as it was when the command began"))
-        made.assumed_settings = assumed_sizes(store, plan)
-        made.assumptions += assumptions_of(made.assumed_settings)
+        sizes = assumed_sizes(store, plan)
+        made.assumptions += assumptions_of(sizes)
+        made.assumed_settings |= sizes
         made.assumptions += [f"the records of {item.file} belong to this log, for which there is no other evidence"
                              for item in made.before.findings if item.code == FILE_ALONE]
         plan = structs.replace(plan, summary={

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,14 +35,14 @@ from recover.change.model import Plan
 from recover.check.report import VerifyReport
 from recover.export.joined import joined
 from recover.export.select import Wanted
-from recover.export.sources import Scanned, open_sources, scan_source
+from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.findings.code import UsageRefusal
 from recover.log.scan import LocalEngine
 from recover.predict.delivers import keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
 from recover.predict.start import Starts
 from recover.reading.facts import ScanOptions
-from recover.reading.further import Further
+from recover.reading.further import Further, has_records_of
 from recover.reading.reading import Reading
 from recover.repair.config_repair import offsets_of
 from recover.repair.losses import RecoverPlan
@@ -134,8 +134,12 @@ def recover(
         max_loss=parse_loss(how.max_loss), clamp_offsets=how.clamp_offsets, mend_bits=how.mend_bits, zone=zone.zone,
         offsets_from=None if how.offsets_from is None else offsets_of(how.offsets_from),
     )
-    further = Further(tuple(scanned.log for scanned in _scanned(out, change, how)), how.extend, how.unanchored)
+    sources = [*_scanned(out, change, how)]
+    further = Further(tuple(scanned.log for scanned in sources), how.extend, how.unanchored)
     recovery = _Recovery(out, how, loss, options)
+    if told := _size_of(change, sources):
+        recovery.size_of = told.name
+        change = structs.replace(change, store=structs.replace(change.store, mapped_file_size=told.told_file_size))
     return Change(out, change, output, how.include_deleted, options.max_loss, recovery.show_start,
                   in_place=options.policy == "broker", further=further).run(recovery.plan)
 
@@ -158,12 +162,13 @@ def _check(how: RecoverChoice, loss: LossChoice, *, dry_run: bool) -> None:
 
 class _Recovery(Struct):
     """The plan of recover, and what the next start does before and after it: of groups, and by the broker's services
-    (`_waiting`)."""
+    (`_waiting`). `size_of`: the source of --from that tells how long log files are, if the store does not."""
 
     out: Printer
     how: RecoverChoice
     loss: LossChoice
     options: RecoverOptions
+    size_of: str = ""
     delivers_before: list[dict[str, Any]] = []
 
     def plan(self, opened: Store, asked: Asked, before: VerifyReport) -> RecoverPlan:
@@ -181,6 +186,11 @@ class _Recovery(Struct):
             **{f"{name}_after": None if made.plan.steps else value for name, value in now.items()},
         )
         made.assumptions += assumed
+        if self.size_of:
+            size = opened.commitlog.file_size
+            made.assumed_settings["mappedFileSizeCommitLog"] = size
+            made.assumptions.append(f"mappedFileSizeCommitLog={size}: the log files of {self.size_of} have that "
+                                    "length, and nothing in this store tells it")
         if beyond := before.analysis.facts.search.beyond:
             out.say(_("{count} of --from after the end of the log, which nothing here names, are left out: --extend "
                       "takes them if they continue it").format(count=count(beyond, "message")))
@@ -201,6 +211,19 @@ class _Recovery(Struct):
         if after:
             out.say(_("the start will {what}; before the repair it would {before}").format(what=after, before=before)
                     if before not in ("", after) else _("the start will {what}").format(what=after))
+
+
+def _size_of(change: ChangeChoice, sources: Sequence[Scanned]) -> Source | None:
+    """Return the source that tells how long log files are, if those of the store do not: one of the same log, whose
+    length they fit, while none tells another."""
+    telling = [each for each in sources if each.source.told_file_size]
+    store = change.store.open() if telling else None
+    if store is None or store.log_file_size_is_told:
+        return None
+    told = {each.source.told_file_size: each.source for each in telling if has_records_of(each.log, store.commitlog)}
+    fitting = [source for size, source in told.items() if all(
+        file.length <= size and file.file_from_offset % size == 0 for file in store.commitlog.files)]
+    return fitting[0] if len(told) == len(fitting) == 1 else None
 
 
 def _scanned(out: Printer, change: ChangeChoice, how: RecoverChoice) -> Iterator[Scanned]:
