@@ -45,7 +45,7 @@ class ExitBit(NamedTuple):
 TABLE: tuple[ExitBit, ...] = (
     ExitBit(CLEAN, "clean", "clean, or nothing to do"),
     ExitBit(CORRECTED, "corrected", "problems were found and corrected"),
-    ExitBit(DERIVED, "derived", "problems are left that lose no intact message (dirty tail, queues, index, checkpoint, "
+    ExitBit(DERIVED, "derived", "problems that affect no message (dirty tail, queues, index, checkpoint, "
             "abort, config)"),
     ExitBit(MESSAGES, "messages", "messages are damaged or missing"),
     ExitBit(OPERATIONAL, "refused", "refused, or an operational error (broker running, no permission, I/O)"),

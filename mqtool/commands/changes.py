@@ -20,18 +20,25 @@ from mqtool.changing import (
     conclude,
     copy_with_progress,
     parse_loss,
+    say_owner,
+    say_undo_data,
+    show_room,
+    step_by_step,
 )
 from mqtool.commands.predict import LossChoice
-from mqtool.next_steps import Given, next_steps
-from mqtool.options import command, flag, option
+from mqtool.next_steps import Given, Step, client_step, next_steps, undo_step
+from mqtool.options import UndoChoice, command, flag, option
 from mqtool.printer import Printer, facts, outside_store
-from mqtool.screens.verdict import delivers_line
+from mqtool.screens.verdict import delivers_line, plan_document, show_plan
 from mqtool.text import clean, count, human_size
 from mqtool.words import _, retold
 from recover.broker.settings import BrokerSettings
+from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import check_target, sources_of
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan
+from recover.change.owner import acting
+from recover.change.preconditions import seal
 from recover.check.report import VerifyReport
 from recover.export.joined import joined
 from recover.export.select import Wanted
@@ -44,12 +51,13 @@ from recover.predict.start import Starts
 from recover.reading.facts import ScanOptions
 from recover.reading.further import Further, has_records_of
 from recover.reading.reading import Reading
-from recover.repair.config_repair import offsets_of
+from recover.repair.config_repair import offsets_of, plan_client_offsets
 from recover.repair.losses import RecoverPlan
 from recover.repair.new_store import write_store
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.columns import DEFAULT_MEMORY
+from recover.store.config_files import ClientOffsets, client_folder
 from recover.store.source import is_remote, remote_root
 from recover.store.store import Store, StoreOptions
 
@@ -122,6 +130,10 @@ def recover(
     and no queue offset moves. Queues, index, checkpoint and config files are repaired where they are wrong, and only
     there. Everything replaced is kept in STORE/.mqtool/, and `mqtool undo` restores it byte for byte.
     """
+    folder = client_folder(change.store.root) if change.store.store and not is_remote(change.store.store) else None
+    if folder is not None:
+        _check_client(folder, change, how, loss)
+        return _of_client(out, change.consent, folder)
     _check(how, loss, dry_run=change.consent.dry_run)
     output = how.output
     if not change.store.store and output is not None:
@@ -142,6 +154,48 @@ def recover(
         change = structs.replace(change, store=structs.replace(change.store, mapped_file_size=told.told_file_size))
     return Change(out, change, output, how.include_deleted, options.max_loss, recovery.show_start,
                   in_place=options.policy == "broker", further=further).run(recovery.plan)
+
+
+def _check_client(folder: Path, change: ChangeChoice, how: RecoverChoice, loss: LossChoice) -> None:
+    """A usage error (16) for an option that means nothing for a broadcast client."""
+    if change.plan_out is not None or loss.loss_out is not None or how != RecoverChoice():
+        raise UsageRefusal(f"{folder} is the folder of a broadcast client, not a store",
+                           "Only --dry-run, --yes, --journal and --as-root are for it.")
+
+
+def _of_client(out: Printer, consent: UndoChoice, folder: Path) -> int:
+    """Repair offsets.json of a broadcast client, in the folder of its group."""
+    out.store, out.given = str(folder), Given(str(folder))
+    consent.check_journal([folder])
+    if not consent.dry_run:
+        refuse_if_unfinished(folder)
+    plan = plan_client_offsets(folder)
+    plan = seal(plan, folder.absolute()) if plan.steps else plan
+    out.answer(mode=None, policy=None, start_file=None, plan=plan_document(plan), applied=False, journal=None,
+               config=plan.summary["config"], verify=None)
+    if not plan.steps:
+        out.summary(_("Nothing to repair: the offsets of this broadcast client are whole"), [client_step(folder)])
+        return exits.CLEAN
+    show_plan(out, plan)
+    broken = exits.CLEAN if ClientOffsets.of(folder).is_sound else exits.DERIVED
+    steps = count(len(plan.steps), "step")
+    if consent.dry_run:
+        out.summary(_("Dry run, nothing was written: {steps} planned").format(steps=steps),
+                    [Step(out.given.line("recover"), "carries it out, once the client is stopped")])
+        return broken
+    ask(_("Change {place} as shown? The client must be stopped").format(place=clean(folder)), yes=consent.yes)
+    with acting(folder, as_root=consent.as_root, beside=[consent.journal] if consent.journal else []) as owner:
+        say_owner(out, owner)
+        show_room(out, folder, plan, consent.journal)
+    with step_by_step(out, "applying") as applying:
+        run = apply_plan(folder, plan, as_root=consent.as_root, journal=consent.journal, **applying)
+    say_undo_data(out, run)
+    out.answer(applied=run is not None, journal=run and run.journal)
+    whole = ClientOffsets.of(folder).is_sound
+    out.summary(_("{steps} done: the client begins with the offsets of its file").format(steps=steps) if whole else
+                _("{steps} done: the client begins where its consumeFromWhere says").format(steps=steps),
+                [client_step(folder)] if whole else (), undo_step(out.given))
+    return exits.CORRECTED
 
 
 def _check(how: RecoverChoice, loss: LossChoice, *, dry_run: bool) -> None:
@@ -354,8 +408,8 @@ class RebuildChoice(ZoneChoice, frozen=True, kw_only=True):
 def rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice) -> int:
     """Rebuild consume queues, index and checkpoint from the log, in one scan.
 
-    In place, only what is wrong is changed; units of expired messages stay, and so do sound index files. The log is not
-    touched: damage in it needs `mqtool recover`.
+    In place, only what is wrong is changed; entries of expired messages stay, and so do sound index files. The log is
+    not touched: damage in it needs `mqtool recover`.
     """
     parts = ("consumequeue", "index", "checkpoint")
     return _rebuild(out, change, what, RebuildOptions(parts=parts))

@@ -108,8 +108,8 @@ def predict(
 ) -> int:
     """Report what the start of a broker would do to this store and what it would cost, without touching it.
 
-    0: it costs nothing. 2: only what comes back from the log. 4: do not start. Messages or offsets would be lost, used
-    queue offsets given out again, part of the log is missing, or the broker would not start.
+    0: it costs nothing. 2: only what comes back from the log. 4: do not start. Messages or offsets would be lost, queue
+    offsets reused, part of the log is missing, or the broker would not start.
     """
     loss.check(store.root, store.parts)
     now = clock.ms
@@ -150,9 +150,9 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
     out.show(facts("", [*_rows(document), *assumed]))
     if lowered := document["lowered_queues"]:
         lowered = sorted(lowered, key=lambda row: row[2] - row[1])
-        out.show(table("queues that would end lower", ["queue", ">now", ">then"], lowered, most=_SHOWN))
+        out.show(table("queues with a lower max offset", ["queue", ">now", ">then"], lowered, most=_SHOWN))
     for key, title in (("lost", N_("messages deleted, by queue")),
-                       ("unreachable", N_("messages without a queue entry, by queue"))):
+                       ("unreachable", N_("messages not delivered (no queue entry), by queue"))):
         if queues := document.get(key):
             ranked = sorted(queues.items(), key=lambda item: -item[1])
             out.show(table(title, ["queue", ">messages"], ranked, most=_SHOWN))
@@ -179,14 +179,15 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, object]]:
             mode=retold(document["mode"] or ""), file=document["start_file"] or _("no file"))),
         (N_("log after load"), log),
         (N_("intact messages deleted"), _count(document["lost_messages"], "bold red", known=known)),
-        (N_("messages without a queue entry"), _count(document["unreachable_messages"], "bold yellow", known=known)),
+        (N_("messages not delivered (no queue entry)"),
+         _count(document["unreachable_messages"], "bold yellow", known=known)),
         (N_("queue offsets reused"), _count(document["duplicated_offsets"], "bold yellow", known=known)),
         *progress_rows(document),
     ]
     if reads := document["start_reads"]:
         rows.append((N_("time of the start"), _time(document["start_seconds"], reads)))
     if light := document["missing_lmq_units"]:
-        rows.append((N_("entries of LMQ queues missing"), _count(light, "bold yellow")))
+        rows.append((N_("queue entries of LMQ queues left out"), _count(light, "bold yellow")))
     for verb, names in ((N_("deletes"), document["deleted_files"]),
                         (N_("brings back topic"), document["revived_topics"])):
         rows += [(verb, name) for name in names[:_SHOWN]]

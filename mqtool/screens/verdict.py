@@ -108,7 +108,7 @@ def start_line(document: dict[str, Any], code: int) -> str:
     if document["deleted_files"]:
         does.append(_("delete {files}").format(files=count(len(document["deleted_files"]), "file")))
     what = listed(does)
-    beside = _("; the effect on {parts} is unknown").format(parts=", ".join(unread)) if unread else ""
+    beside = _("; cannot predict {parts}").format(parts=", ".join(unread)) if unread else ""
     # the messages that it deletes say more than the place from which they are missing
     cause = bool(who["reason"]) and not document["lost_messages"]
     line = {

@@ -137,7 +137,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "after the last file, which is full.",
         cause="A file was deleted or not copied, or a disk of a multi-path commitlog is not mounted.",
         broker="It only logs the gap, skips it and continues with the next file; 4.5 to 4.9 can hang there. If the end is "
-        "missing, it cuts the queues and gives their offsets out again.",
+        "missing, it cuts the queues and reuses their queue offsets.",
         action="Look for the files before anything else: another folder of a multi-path commitlog, the source of the copy, a "
         "replica, a backup. If they are lost for good, `mqtool recover --max-loss N` continues without them: it writes filler where a "
         "file is missing between others, and reports which messages are given up.",
@@ -150,7 +150,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         meaning="Consumers have read messages, or index entries name messages, that come after the end of the log, and a second source "
         "confirms it: the checkpoint has a later time, a delay level is ahead, too, or another group has read as far.",
         cause="Log and queues were restored or copied from an earlier moment than the rest, or a power cut took what was not flushed.",
-        broker="It starts, and gives the queue offsets of these messages out again: groups that are ahead skip the new ones.",
+        broker="It starts, and reuses the queue offsets of these messages: groups that are ahead skip the new ones.",
         action="Look for a newer copy of the log: its source, a replica, a backup. If there is none, `mqtool recover --clamp-offsets` lowers "
         "the offsets to the ends of the queues, and states the messages as lost.",
         leads="find",
@@ -171,8 +171,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-mostly-gone", "error",
-        "{messages:message} can be read, but others are missing (queues point to {lost}, the index has {index_units:entry|entries} for some): "
-        "do not start the broker, is this the log's disk?",
+        "{messages:message} can be read, but the queues list {lost:message|messages} that are missing, the index "
+        "{index_units:entry|entries}: do not start the broker, is this the log's disk?",
         "Look for the log: another disk, a backup, a slave. To continue with what is left: `mqtool recover {store} "
         "--max-loss all --dry-run`",
         meaning="Queues or index point to far more messages than the log holds: the files here are probably not their log.",
@@ -250,8 +250,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-superseded", "info",
-        "older records whose queue offsets were given out again later, from {start} on ({count})", "",
-        one="an older record whose queue offset was given out again later, at {start}",
+        "older records whose queue offsets were reused later, from {start} on ({count})", "",
+        one="an older record whose queue offset was reused later, at {start}",
         meaning="A queue restarted its numbering at a lower offset; only the newest generation is in the queue.",
         cause="A broker of 5.0 to 5.3.1 lost its queues and restarted, or the log was truncated and continued.",
         broker="It reads the newest entries only; the older messages cannot be consumed.",
@@ -410,7 +410,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         RECOVER,
         one="a whole message that belongs at {first} stands elsewhere: at byte {position} of {source}",
         meaning="Every record holds its own log offset. Bytes of the log that the chain of records does not reach hold whole records of this "
-        "place, with right checksums, and queue units, or the records around them, bear that out.",
+        "place, with right checksums, and queue entries, or the records around them, bear that out.",
         cause="Bytes lost or put in inside the file, a copy in text mode, sectors or the chunks of a RAID in another order, pages written to "
         "another file.",
         broker=_CUTS,

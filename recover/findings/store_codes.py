@@ -153,8 +153,8 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "timer-points-beyond-log", "warning",
-        "{count} units of the timerlog, the first at {first}, point after the end of the log ({log_end})", RECOVER,
-        one="the unit of the timerlog at {first} points after the end of the log ({log_end})",
+        "{count} entries of the timerlog, the first at {first}, point after the end of the log ({log_end})", RECOVER,
+        one="the timerlog entry at {first} points after the end of the log ({log_end})",
         meaning="The timer would deliver messages that the log does not hold.",
         cause="The log lost its end, or was cut, and the timerlog was not.",
         broker="At the due time it finds nothing there, or another message written since; some releases retry "
@@ -163,10 +163,10 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "timer-wrong-record", "warning",
-        "{count} pending units of the timerlog, the first at {first}, point where no message of their size starts",
+        "{count} pending entries of the timerlog, the first at {first}, point where no message of their size starts",
         RECOVER,
-        one="the pending unit of the timerlog at {first} points where no message of its size starts",
-        meaning="Log offset or size in the unit differ from every record. The timer message itself may well be intact in the "
+        one="the pending timerlog entry at {first} points where no message of its size starts",
+        meaning="Log offset or size in the entry differ from every record. The timer message itself may well be intact in the "
         "log; then it is `timer-units-missing`, too.",
         cause="Bit rot in the timerlog, a log that was cut and continued, or a timerlog of another generation of the store.",
         broker="At the due time it reads whatever is there, finds no message of that size, and delivers nothing.",
@@ -174,10 +174,10 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "timer-wrong-units", "warning",
-        "{count} units of the timerlog, the first at {first}, are invalid: their instant, chain or kind contradicts the others",
+        "{count} entries of the timerlog, the first at {first}, are invalid: their time, chain or kind contradicts the others",
         RECOVER,
-        one="the unit of the timerlog at {first} is invalid: its instant, chain or kind contradicts the others",
-        meaning="Instants are multiples of the timer's precision, a chain has one instant and leads backwards, and a unit that "
+        one="the timerlog entry at {first} is invalid: its time, chain or kind contradicts the others",
+        meaning="Times are multiples of the timer's precision, a chain has one time and leads backwards, and an entry that "
         "cancels belongs to a message that cancels another.",
         cause="Bit rot in the timerlog.",
         broker="It delivers the message at another time, or not, or loses the rest of the chain.",
@@ -185,9 +185,9 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "timer-units-missing", "warning",
-        "{count} pending timer messages, the first at {first} of the log, have no unit in the timerlog (it ends at {end})",
+        "{count} pending timer messages, the first at {first} of the log, have no entry in the timerlog (it ends at {end})",
         RECOVER,
-        one="the pending timer message at {first} of the log has no unit in the timerlog (it ends at {end})",
+        one="the pending timer message at {first} of the log has no entry in the timerlog (it ends at {end})",
         meaning="config/timercheck says that the broker has read them, and they are not due yet. They are intact in the log.",
         cause="The timerlog is missing, was cut, or was not copied with the rest; or config/timercheck is wrong.",
         broker="It never delivers them.",
@@ -207,16 +207,16 @@ PARTS_CODES: tuple[Code, ...] = (
         "timer-check-wrong", "warning", "config/timercheck {problem}", RECOVER,
         meaning="The file says up to what time timer messages were delivered, and how far the timer queue was read.",
         cause="It was not copied with the rest, or has flipped bits.",
-        broker="Without it, with a negative time or master offset, with offsets before pending messages that have units, or with "
+        broker="Without it, with a negative time or master offset, with offsets before pending messages that have entries, or with "
         "a time long before the last delivery, messages can be delivered twice. With a time in the future, messages due before then are skipped and never delivered.",
         action="Recover makes the timer's files again from the log: each message that waits is delivered once.",
     ),
     Code(
-        "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({behind} whole units follow)", "",
-        meaning="The bytes there are neither a unit nor an end mark, and not empty. With whole units after them, it is a warning.",
-        cause="A crash while the timerlog was written; bit rot if whole units follow.",
-        broker="It cuts the timerlog there at start, and never delivers messages that only later units name.",
-        action="If no units follow, nothing. Otherwise recover makes the timer's files again from the log.",
+        "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({behind} whole entries follow)", "",
+        meaning="The bytes there are neither an entry nor an end mark, and not empty. With whole entries after them, it is a warning.",
+        cause="A crash while the timerlog was written; bit rot if whole entries follow.",
+        broker="It cuts the timerlog there at start, and never delivers messages that only later entries name.",
+        action="If no entries follow, nothing. Otherwise recover makes the timer's files again from the log.",
     ),
     Code(
         "timer-log-bad-length", "warning", "{file} is {length:byte} long instead of {expected}", RECOVER,
@@ -535,7 +535,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Repair what the reason names. `mqtool verify` reports what else is wrong.",
     ),
     Code(
-        "start-cannot-say", "warning", "cannot predict what broker {broker} does with {part}",
+        "start-cannot-say", "warning", "broker {broker}: cannot predict {part}",
         "Try the start on a copy of the store.",
         meaning="The answer depends on a part of the store, or on a setting, that predict does not emulate.",
         cause="The log is in a DLedger, queues are in RocksDB or batch queues, or the settings say so. Or a part that predict does not "
@@ -546,7 +546,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-loses-messages", "error",
-        "broker {broker} would cut the log at {offset_cut} ({reason}) and lose {lost:intact message}",
+        "broker {broker} would delete {lost:intact message} (cut at {offset_cut}: {reason})",
         "Do not start it. mqtool recover {store} --dry-run",
         meaning="The recovery of a start ends at the first record that fails its check; everything after it is cut off, "
         "and files that begin after it are deleted from disk.",
@@ -557,9 +557,8 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-leaves-unreachable", "error",
-        "broker {broker} would leave {count} messages in the log without a queue entry that leads to them",
+        "broker {broker} would not deliver {count:message} (no queue entry)",
         _REBUILD,
-        one="broker {broker} would leave one message in the log without a queue entry that leads to it",
         meaning="The messages are in the log, but no consumer ever gets them.",
         cause="A start fills queues only from the range that it dispatches; a queue that lost older entries stays short.",
         broker="It notices nothing.",
@@ -567,11 +566,9 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-leaves-light-queues", "error",
-        "broker {broker} would leave {count} entries of LMQ queues missing: consumers of these queues do not get the "
-        "messages; consumers of their own topics do",
+        "broker {broker} would leave out {count:queue entry|queue entries} of LMQ queues, whose consumers do not get the messages; "
+        "consumers of their own topics do",
         _REBUILD,
-        one="broker {broker} would leave one entry of an LMQ queue missing: its consumers do not get the message; "
-            "consumers of its own topic do",
         meaning="The messages are in the log and in the queues of their own topics; LMQ queues that they name "
                 "have no entry of them.",
         cause="The entries are gone, and a start makes none for LMQ queues without enableMultiDispatch=true, or puts "
@@ -581,9 +578,8 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-reuses-offsets", "error",
-        "broker {broker} would give new messages {count} queue offsets that messages in the log already have",
+        "broker {broker} would reuse {count:queue offset} of messages in the log",
         _REBUILD,
-        one="broker {broker} would give a new message a queue offset that a message in the log already has",
         meaning="A queue ends below offsets that its messages carry, so the next messages get them again. Groups that "
         "are ahead skip them.",
         cause="Entries at the end of a queue are missing and the start does not bring them back, or puts others in "
@@ -594,9 +590,8 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-lowers-queues", "error",
-        "broker {broker} would end {count} queues below where they end now, and give {offsets:queue offset} out again",
+        "broker {broker} would lower the max offset of {count:queue} and reuse {offsets:queue offset}",
         "mqtool verify {store}",
-        one="broker {broker} would end one queue below where it ends now, and give {offsets:queue offset} out again",
         meaning="Entries at the end of these queues point to messages that the log does not hold. The next messages get their "
         "queue offsets, and groups that consumed the first ones skip them.",
         cause="The end of the log is missing: files that were not copied, a disk that is not mounted, damage that is cut.",
@@ -614,7 +609,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Recover removes the abort file once everything is repaired, and then no index file is deleted.",
     ),
     Code(
-        "start-forgets-config", "error", "broker {broker} would start without content of {file}: {lost}", FIND_CONFIG,
+        "start-forgets-config", "error", "broker {broker} would forget content of {file}: {lost}", FIND_CONFIG,
         meaning="Neither the file nor its backup can be read, or the file is missing or empty although the store shows that it "
         "was not. The broker treats that as an empty one. Or topics.json lacks topics that have messages and queues.",
         cause="A power cut while the file was written; releases before 5.4 write in place. Or a copy without config/.",
@@ -624,8 +619,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
-        "start-leaves-waiting", "error", "broker {broker} would not deliver {count} delayed messages: they wait in {where}", "",
-        one="broker {broker} would not deliver one delayed message: it waits in {where}",
+        "start-leaves-waiting", "error", "broker {broker} would not deliver {count:delayed message}, waiting in {where}", "",
         meaning="A delayed message is delivered by the service that keeps it: the levels of messageDelayLevel, or the timer of 5.0.0 and "
         "later.",
         cause="messageDelayLevel is shorter than when the messages were stored, timerWheelEnable=false, or the release is older than 5.0.0.",
@@ -635,9 +629,8 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-delivers-again", "warning",
-        "broker {broker} would deliver {count} messages that the log holds as delivered a second time ({kinds})",
+        "broker {broker} would deliver {count:message} a second time ({kinds})",
         "Let consumers expect second copies; mqtool pending {store} lists the messages.",
-        one="broker {broker} would deliver one message that the log holds as delivered a second time ({kinds})",
         meaning="The service that keeps delayed, timer, half or popped messages goes on where its file of offsets says, and that is "
         "behind what the log shows: the message was delivered already, or its producer asked or its transaction committed.",
         cause="A kill: offsets and times are saved every few seconds, op messages of transactions every three. Or config/ is older "
@@ -647,8 +640,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-delivers-overdue", "info",
-        "broker {broker} would deliver {count} overdue messages at once, or ask their producers ({kinds})", "",
-        one="broker {broker} would deliver one overdue message at once, or ask its producer ({kinds})",
+        "broker {broker} would deliver or ask for {count:overdue message} at once ({kinds})", "",
         meaning="The messages became due while the broker was down. None of them was delivered before.",
         cause="Delayed and timer messages whose time has come, half messages without an answer, popped messages without one.",
         broker="It delivers them within seconds; half messages it stores once more at its first check and asks their producers.",
@@ -666,9 +658,8 @@ PREDICT_CODES: tuple[Code, ...] = (
         "`--disk-rate` adds the time of the disk. Or run `mqtool recover` before: after it the start reads the last files only.",
     ),
     Code(
-        "start-skips-waiting", "error", "broker {broker} would never deliver {count} messages that wait ({kinds})",
+        "start-skips-waiting", "error", "broker {broker} would never deliver {count:waiting message} ({kinds})",
         "Export them before the start: mqtool pending {store} lists them.",
-        one="broker {broker} would never deliver one message that waits ({kinds})",
         meaning="The service that keeps the messages goes on behind them, although the log does not hold them as delivered.",
         cause="delayOffset.json or timercheck are ahead: from another time than the log, as after a power cut. Or timers were due more "
         "than a week before the start: brokers do not read so far back.",
@@ -678,9 +669,8 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-discards-half", "info",
-        "broker {broker} would give up {count} half messages instead of asking for them ({kinds})",
+        "broker {broker} would give up {count:half message} instead of asking the producer ({kinds})",
         "Start it with a larger fileReservedTime and transactionCheckMax, until the producers have answered.",
-        one="broker {broker} would give up one half message instead of asking for it ({kinds})",
         meaning="A half message that is older than fileReservedTime, or was asked for transactionCheckMax times, is stored in "
         "TRANS_CHECK_MAX_TIME_TOPIC, and nobody ends its transaction. An error if a setting says so; without one that is an assumption.",
         cause="The broker was down for longer than fileReservedTime, or no producer of the group answered.",
@@ -702,8 +692,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         leads="setting",
     ),
     Code(
-        "start-deletes-files", "info", "broker {broker} would delete {count} files", "",
-        one="broker {broker} would delete one file",
+        "start-deletes-files", "info", "broker {broker} would delete {count:file}", "",
         meaning="A start deletes log and queue files after the ends that it found, after a crash index files, and from 5.4.0 on a "
         "config file that it cannot read.",
         cause="Pre-allocated files, everything after a cut, and broken config files.",

@@ -34,7 +34,7 @@ from recover.store.unread import unread_parts
 
 
 class Found(Struct, frozen=True):
-    """One message. `stale`: of an earlier generation of the log; `superseded`: its queue offset was given out again."""
+    """One message. `stale`: of an earlier generation of the log; `superseded`: its queue offset was reused."""
 
     record: Record
     stale: bool = False

@@ -143,7 +143,7 @@ def _forgets(broker: str, name: str, pair: ConfigPair) -> Finding:
                    remedy=TOPICS_GUESSED if pair.name == "topics.json" else None)
 
 
-# --- The cost of a start: messages cut from the log, messages without a unit, queue offsets given out again.
+# --- The cost of a start: messages cut from the log, messages without a unit, queue offsets reused.
 
 
 def queue_name(key: Key) -> str:

@@ -319,8 +319,8 @@ def test_without_the_log_nothing_is_known_of_messages(tmp_path: Path) -> None:
     assert done.code & exits.MESSAGES and "commitlog-empty-queues-left" in done.document["finding_counts"]
     assert {(row["lag"], row["skips"], row["again"]) for row in done.document["groups"]} == {(None, None, None)}
     start = mqtool("predict", root, "--broker", "5.3.3", "--json").document
-    assert start["summary"].endswith("; the effect on timer messages is unknown")
-    assert any("units of the timerlog" in part for part in start["unsupported"])
+    assert start["summary"].endswith("; cannot predict timer messages")
+    assert any("entries of the timerlog" in part for part in start["unsupported"])
     assert "unknown" in done.document["summary"] and "disk" in done.document["next"][0]["command"]
     page = tmp_path / "page.md"
     mqtool("report", root, "-o", page)

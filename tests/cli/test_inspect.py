@@ -241,7 +241,8 @@ def test_without_a_log_it_is_to_be_found_and_nothing_is_stated_that_only_the_log
     assert "Mount the disk" in step["command"] and done.code & 4
     screen = mqtool("predict", root).stdout
     assert "yes, but do not start it" in screen and "-1 to 0" not in screen
-    for row in ("log after load", "intact messages deleted", "messages without a queue entry", "queue offsets reused"):
+    for row in ("log after load", "intact messages deleted", "messages not delivered (no queue entry)",
+                "queue offsets reused"):
         (told,) = [line for line in screen.splitlines() if line.startswith(row)]
         assert not any(char.isdigit() for char in told)
 

@@ -121,7 +121,7 @@ def test_t28_topic_that_only_its_queues_and_the_log_know_is_added(drill: Start) 
     assert told.code & exits.MESSAGES
     (forgets,) = (one for one in told.document["findings"] if one["code"] == "start-forgets-config")
     assert forgets["message"].endswith(
-        "without content of config/topics.json: it does not list TopicA")
+        "forget content of config/topics.json: it does not list TopicA")
     with store.recovered():
         assert members(path).items() > written["topicConfigTable"].items()
         assert members(path)["TopicA"]["readQueueNums"] == 4
