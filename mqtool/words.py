@@ -112,6 +112,7 @@ PHRASES = (
     N_("properties without the trailing separator, as 4.9.1 to 5.1 write them"),
     N_("the newest index file counts each of its entries as a slot in use"), N_("the checkpoint has a {what}"),
     N_("{name} exists"),
+    N_("{setting}: the log files of {source} have that length, and nothing in this store tells it"),
     N_("{setting}, from the files (the default {default} would refuse them)"),
     N_("messageDelayLevel: the default gives {n} entries their deliver times"),
     N_("{setting}: {n} messages are not dispatched to LMQ queues"),

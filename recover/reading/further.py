@@ -23,10 +23,11 @@ from msgspec import Struct
 from formats.record import BLANK_SIZE
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.log.file_scan import FileScan
-from recover.log.judge import LogReader
+from recover.log.judge import LogReader, is_same_log
 from recover.log.scan import LogView
 from recover.reading.candidates import AGAINST, CANDIDATE, FOR, Candidates, Dead, Source, dead_in
 from recover.store.columns import Rows, Split
+from recover.store.mapped_files import MappedFileQueue
 from recover.store.source import open_file
 
 
@@ -50,6 +51,12 @@ class Further(Struct, frozen=True, eq=False):
         while any(newest_in(scan) > kept for other in self.logs for scan in other.files if scan.file_end == begin):
             begin -= log.queue.file_size
         return begin
+
+
+def is_of_log(other: LogView, queue: MappedFileQueue) -> bool:
+    """Whether a further log is the same as that of these files, which were not scanned."""
+    return any(is_same_log(queue, other.queue, split.records["phy_offset"], split.records["size"])
+               for split in other.splits() if split.size and queue.find(split.first) is not None)
 
 
 def newest_in(scan: FileScan) -> int:
