@@ -18,7 +18,7 @@ from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command, new_
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import delivers_table
 from mqtool.text import count, human_time
-from mqtool.words import N_, _, retold
+from mqtool.words import N_, _, listed, retold
 from recover.export.select import parse_time
 from recover.export.write import output_file
 from recover.findings.code import UsageRefusal
@@ -32,6 +32,7 @@ from recover.reading.facts import Facts
 
 _LISTED, _SHOWN, _GROUPS = 10_000, 40, 40
 _PANEL = "Which messages (default: all)"
+_WAITS = {"delay": N_("{n} delay"), "timer": N_("{n} timer"), "half": N_("{n} half"), "revive": N_("{n} revive")}
 _KINDS = (".ndjson", ".jsonl", ".csv")
 _COLUMNS = ("kind", "outcome", "topic", "queue", "level", "due", "unique_key", "group", "checks", "born_time",
             "store_time", "place", "place_offset", "phy_offset")
@@ -130,7 +131,7 @@ def _by_kind(rows: Iterable[dict[str, Any]]) -> str:
     sums: dict[str, int] = {}
     for row in rows:
         sums[row["kind"]] = sums.get(row["kind"], 0) + sum(row[name] for name in ("again", "now", "pending", "skipped"))
-    return retold(", ".join(f"{number:,} {kind}" for kind, number in sums.items()))
+    return listed(_(_WAITS[kind]).format(n=f"{number:,}") for kind, number in sums.items())
 
 
 def _cells(events: list[Event]) -> Iterator[list[object]]:
