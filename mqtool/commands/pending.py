@@ -34,6 +34,7 @@ _LISTED, _SHOWN, _GROUPS = 10_000, 40, 40
 _PANEL = "Which messages (default: all)"
 _WAITS = {"delay": N_("{n} delay"), "timer": N_("{n} timer"), "half": N_("{n} half"), "revive": N_("{n} revive")}
 _KINDS = (".ndjson", ".jsonl", ".csv")
+_OUTCOMES = {"again": N_("a second time"), "now": N_("at once"), "pending": N_("later"), "skipped": N_("never")}
 _COLUMNS = ("kind", "outcome", "topic", "queue", "level", "due", "unique_key", "group", "checks", "born_time",
             "store_time", "place", "place_offset", "phy_offset")
 
@@ -83,10 +84,10 @@ def pending(
     settings, assumed = settings_of(opened, *store.broker.said)
     with engine.scan(out, opened) as scan:
         analysis = read(Facts.of(opened, scan))
-    found = waiting(opened, analysis.by_names, analysis.topics, settings, now)
+    found = waiting(analysis, settings, now)
     events = [event for event in found.events if which.keeps(event, until)]
     groups = groups_of(analysis, settings, topic=which.topic or "*")
-    unread = [*found.not_checked, *groups.unread]
+    unread, start = [*found.not_checked, *groups.unread], groups.prediction
     rows = to_builtins(found.rows(events))
     out.found([finding("part-not-supported", name, part=name, what=what.strip(), detail="has data",
                        not_checked="messages that wait") for name, _colon, what in map(_parted, found.not_checked)])
@@ -94,6 +95,7 @@ def pending(
         at=now, broker=str(settings.version), messages=[_document(event) for event in events[:_LISTED]],
         messages_truncated=len(events) > _LISTED, waits=rows, groups=to_builtins(groups.rows), notes=unread,
         complete=not unread, assumptions=assumed,
+        starts=None if start.is_unknown else start.starts, reason=None if start.starts else start.reason,
     )
     if which.out is not None:
         _write(which.out, events)
@@ -101,14 +103,18 @@ def pending(
     if rows:
         out.show(delivers_table(rows, N_("what waits")))
     if events:
-        out.show(table("messages that wait, by due time", ["kind", "topic", ">queue", ">level", "due", "unique key"],
-                       _cells(events), most=_SHOWN, rest="--out FILE lists all"))
+        columns = ["kind", "topic", ">queue", ">level", "due", "delivered", "unique key"]
+        out.show(table("messages that wait, by due time", columns, _cells(events), most=_SHOWN,
+                       rest="--out FILE lists all"))
     behind = [row for row in groups.rows if row.lag]
     if behind:
         behind.sort(key=lambda row: -(row.lag or 0))
         out.show(table("lag", ["Group", "Topic", ">QID", ">Broker Offset", ">Consumer Offset", ">Diff"], (
             [row.group, row.topic, row.queue, row.max, row.committed, row.lag] for row in behind), most=_GROUPS))
     out.say(*map(retold, unread))
+    if not start.starts:
+        out.say(_("broker {broker} would not start: {reason}. The tables are for when it does").format(
+            broker=start.broker, reason=retold(start.reason or "")))
     steps = [Step(out.given.line("predict"), "shows what a start would deliver at once, and a second time")]
     out.summary(_summary(len(events), rows, sum(row.lag or 0 for row in groups.rows), len(unread)),
                 steps if events else [])
@@ -138,7 +144,8 @@ def _cells(events: list[Event]) -> Iterator[list[object]]:
     for event in sorted(events, key=lambda each: (each.due is None, each.due or 0)):
         due = "" if event.due is None else human_time(event.due)
         yield [event.kind, event.topic, event.queue, event.level or "",
-               Text(due, style="" if event.outcome == "pending" else "bold yellow"), event.key]
+               due, Text(_(_OUTCOMES[event.outcome]), style="" if event.outcome == "pending" else "bold yellow"),
+               event.key]
 
 
 def _document(event: Event) -> dict[str, Any]:

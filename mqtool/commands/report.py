@@ -45,7 +45,7 @@ from recover.predict.delivers import SERVICES
 from recover.predict.groups import groups_of
 from recover.predict.may_start import start_that_restores
 from recover.predict.prediction import Prediction
-from recover.predict.start import Starts, play
+from recover.predict.start import Starts
 from recover.reading.reading import Reading
 from recover.reading.traffic import Traffic, stretches, traffic
 from recover.repair.losses import RecoverPlan, stated_losses
@@ -193,7 +193,7 @@ def _starts(reading: Reading, settings: BrokerSettings, now: int) -> list[Start]
         until = "and later" if behind is None else f"to before {behind}"
         own = structs.replace(settings, version=first)
         # counting by message takes longer than playing: done once for generations that end with the same log and queues
-        played = play(starts.around, own, counted=False, rights=False).prediction
+        played = starts.play(own, counted=False).prediction
         played = structs.replace(played, broker="", assumptions=[])
         if before_it != played or first in _OTHERWISE:
             before_it, counted = played, starts.predict(own, now)

@@ -26,7 +26,7 @@ from recover.findings.model import Finding, FindingList, Phrase, judged
 from recover.look.store import settings_of_options
 from recover.predict.dispatch import Stop
 from recover.predict.prediction import Prediction
-from recover.predict.start import Starts, play
+from recover.predict.start import Starts
 from recover.store.store import COMMITLOG, CONSUMEQUEUE
 
 _ABORT = "abort-present"
@@ -141,12 +141,12 @@ def _led_to(mends: list[Finding], found: list[Finding], prediction: Prediction) 
 def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
     """The release of a store that was verified, and why neither it nor a later line starts there; None if one does."""
     store, view = checked.analysis.store, checked.analysis.by_names
-    own, around = settings_of_options(store, view), Starts.on(checked.analysis).around
+    own, starts = settings_of_options(store, view), Starts.on(checked.analysis)
     reasons = []
     later = [line for line in reversed(NEWEST_OF_LINES) if generation_of(line) > own.version]
     for version in [own.version, *later]:
         # whether it starts is asked, not what that costs
-        found = play(around, BrokerSettings(version, own.given), counted=False).prediction
+        found = starts.play(BrokerSettings(version, own.given), counted=False).prediction
         if found.starts:
             return None
         reasons.append(found.reason or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -73,6 +74,8 @@ from recover.store.store import COMMITLOG, CONFIG, CONSUMEQUEUE_EXT, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, rocksdb_data
 
 LARGE_RECORD = 64 << 20
+_KEPT = 4
+"""Starts that a reading keeps: each has the units that it appends to queues in memory."""
 
 
 class Played(NamedTuple):
@@ -106,27 +109,60 @@ def play(
     starts, and where the log ends. Without `rights` owners and modes of files do not matter. `proven`: verdicts on
     queues by the same log.
     """
+    run = _run(around, settings, mode, whole=counted, rights=rights)
+    return run.played(_counted(run, around, settings, proven) if counted else run.prediction)
+
+
+class _Run(NamedTuple):
+    """A start of which nothing was counted yet; `start` is None where the broker does not come to its log."""
+
+    prediction: Prediction
+    start: _Start | None
+
+    def played(self, prediction: Prediction) -> Played:
+        start = self.start
+        if start is None or not (start.ended and prediction.starts):
+            return Played(prediction, None, {})
+        return Played(prediction, start.log, start.states)
+
+
+def _run(
+    around: Surroundings, settings: BrokerSettings, mode: Mode | None, *, whole: bool, rights: bool,
+) -> _Run:
+    """Play a start; `whole`: ask also whether the end of the log is missing."""
     store = around.store
     prediction = Prediction(str(settings.version), mode or ("abnormal" if store.has_abort else "normal"))
-    loaded = _look_around(prediction, around, settings, counted=counted, rights=rights)
+    loaded = _look_around(prediction, around, settings, whole=whole, rights=rights)
     refusal = loaded.refusal or next(_stops(around, settings, rights=rights), None)
     if refusal is not None:
         prediction.refuse(refusal)
     if refusal is not None or prediction.not_emulated:
-        return Played(prediction, None, {})
+        return _Run(prediction, None)
     if settings.text("storeType") == ROCKSDB_QUEUES:
         # its queues are in a database that it creates: the files are not read
         prediction.lowered_queues = [*_ends(loaded.queues)]
-        return Played(prediction, None, {})
+        return _Run(prediction, None)
     _note_services(prediction, around, settings)
     log = BrokerLog(loaded.log, mapped_file_size(store, settings), around.log)
     start = _Start(store, settings, loaded, log, prediction, around.topics)
     start.run()
-    if counted and start.ended:
-        _count(prediction, around, settings, start, proven)
-    if not (start.ended and prediction.starts):
-        return Played(prediction, None, {})
-    return Played(prediction, log, start.states)
+    return _Run(prediction, start)
+
+
+def _counted(
+    run: _Run, around: Surroundings, settings: BrokerSettings, proven: Mapping[Key, QueueVerdict],
+) -> Prediction:
+    """Return the prediction with what the start costs."""
+    prediction = _copied(run.prediction)
+    if run.start is not None and run.start.ended:
+        _count(prediction, around, settings, run.start, proven)
+    return prediction
+
+
+def _copied(prediction: Prediction) -> Prediction:
+    """Return a prediction with lists of its own, to which a caller may add."""
+    return structs.replace(prediction, **{
+        name: copy(value) for name, value in structs.asdict(prediction).items() if isinstance(value, list | dict)})
 
 
 _Key = tuple[BrokerVersion, frozenset[tuple[str, str]]]
@@ -137,13 +173,14 @@ def _key(settings: BrokerSettings) -> _Key:
 
 
 class Starts:
-    """The starts on one reading: what surrounds them and the time (`now`, ms) are asked once, and each is played and
-    counted once."""
+    """The starts on one reading: what surrounds them and the time (`now`, ms) are asked once, and each is played once,
+    and counted once where that is asked for."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self.around = Surroundings(reading.store, reading.by_names)
-        self._played: dict[_Key, Played] = {}
+        self._runs: dict[tuple[_Key, bool], _Run] = {}
+        self._costs: dict[tuple[_Key, bool], Prediction] = {}
         self.now = check_log.now_ms()
         self._books: dict[int, Books] = {}
         self._delivers: dict[tuple[_Key, int], Delivers] = {}
@@ -157,15 +194,33 @@ class Starts:
         found: Starts = kept["starts"]
         return found
 
-    def play(self, settings: BrokerSettings) -> Played:
-        """Return the start of the broker of these settings, with a prediction of the caller's own."""
-        key = _key(settings)
-        if key not in self._played:
-            self._played[key] = play(self.around, settings, proven=self._proven())
-        prediction, log, states = self._played[key]
-        return Played(structs.replace(prediction, **{
-            name: copy(value) for name, value in structs.asdict(prediction).items() if isinstance(value, list | dict)
-        }), log, states)
+    def play(self, settings: BrokerSettings, *, counted: bool = True, rights: bool = True) -> Played:
+        """Return the start of the broker of these settings (see `play`), with a prediction of the caller's own."""
+        # where they refuse no start, a start with them is the start without them
+        key = _key(settings), rights or not any(item.facts["stops"] for item in self.around.rights)
+        if key not in self._runs:
+            if len(self._runs) == _KEPT:
+                # the first is that of the store's own release
+                del self._runs[[*self._runs][1]]
+            self._runs[key] = _run(self.around, settings, None, whole=True, rights=key[1])
+        run = self._runs[key]
+        if not counted:
+            return run.played(_copied(run.prediction))
+        if key not in self._costs:
+            self._costs[key] = _counted(run, self.around, settings, self._proven())
+        return run.played(_copied(self._costs[key]))
+
+    def alone(self, settings: BrokerSettings, mode: Mode | None = None) -> Played:
+        """Return what that broker makes of the log as it is, whoever owns its files; nothing is counted."""
+        if mode is None and self._as_it_is is self.around:
+            return self.play(settings, counted=False, rights=False)
+        return play(self._as_it_is, settings, mode=mode, counted=False, rights=False)
+
+    @cached_property
+    def _as_it_is(self) -> Surroundings:
+        reading = self._reading
+        same = reading.as_it_is is self.around.log
+        return self.around if same else Surroundings(reading.store, reading.as_it_is)
 
     def predict(self, settings: BrokerSettings, at: int | None = None) -> Prediction:
         """Return the prediction of `play`, with what the services deliver at a time (ms; None: now)."""
@@ -174,11 +229,16 @@ class Starts:
             at = self.now if at is None else at
             key = _key(settings), at
             if key not in self._delivers:
-                reading = self._reading
-                books = self._books.setdefault(at, Books(reading.store, reading.by_names, reading.topics, at))
-                self._delivers[key] = delivers(books, settings, states)
+                self._delivers[key] = delivers(self.books(at), settings, states)
             prediction.deliveries = self._delivers[key]
         return prediction
+
+    def books(self, at: int) -> Books:
+        """Return the log as services of brokers read it at a time (ms)."""
+        if at not in self._books:
+            reading = self._reading
+            self._books[at] = Books(reading.store, reading.by_names, reading.topics, at)
+        return self._books[at]
 
     def _proven(self) -> dict[Key, QueueVerdict]:
         """The queues that hold exactly the units of the log, if that is the log as brokers find it."""
@@ -189,14 +249,14 @@ class Starts:
 
 
 def _look_around(
-    prediction: Prediction, around: Surroundings, settings: BrokerSettings, *, counted: bool, rights: bool,
+    prediction: Prediction, around: Surroundings, settings: BrokerSettings, *, whole: bool, rights: bool,
 ) -> Loaded:
     """Load the store, and note all that the start finds before it looks at a message."""
     store = around.store
     prediction.assumptions += assumptions(store, around.first_file, settings)
     _note_unread(prediction, around, settings)
     prediction.incomplete = [*around.gaps]
-    if counted and not prediction.incomplete:
+    if whole and not prediction.incomplete:
         prediction.incomplete += around.end
     prediction.config_lost = {f"{CONFIG}/{pair.name}": pair for pair in _read_configs(around, settings)
                               if pair.starts and _is_forgotten(pair)}
@@ -297,7 +357,7 @@ class _Start:
         try:
             end = self._recover_log() if self.log.files else self._without_log()
         except BrokenStartError as error:
-            self._refuse(str(error))
+            self._refuse(error.args[0])
             return
         except ReadFailure as error:
             # a recovery ends, or goes on, by bytes that nobody knows
@@ -317,7 +377,7 @@ class _Start:
             self._correct_min()
             stuck = self._dispatch_on(end)
         except BrokenStartError as error:
-            self._refuse(str(error))
+            self._refuse(error.args[0])
             return
         if stuck is not None:
             self._refuse(Phrase("dispatch waits for ever for the log at {offset}", offset=stuck))
@@ -480,7 +540,7 @@ def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
 def _read_configs(around: Surroundings, settings: BrokerSettings) -> list[ConfigPair]:
     """The config files that exist, or should, and stop this broker if they do not load."""
     not_read = {OFFSETS_FILE if settings.flag("enableLmq") else LMQ_OFFSETS_FILE}
-    if not _has_timer_service(settings):
+    if not has_timer_service(settings):
         not_read.add(TIMER_METRICS_FILE)
     return [pair for pair in around.configs if pair.shown or (
         pair.present and pair.known.stops and settings.version.has_reached(pair.known.since)
@@ -514,7 +574,7 @@ def _undelivered(
         yield waits(number, Phrase("delay levels up to {level}, and messageDelayLevel has {n}", level=level,
                                    n=len(table)),
                     N_("Set messageDelayLevel to the levels with which the messages were stored."))
-    if not _has_timer_service(settings) and (number := around.waiting_timers):
+    if not has_timer_service(settings) and (number := around.waiting_timers):
         known = settings.knows("timerWheelEnable")
         where = N_("the timer, which timerWheelEnable=false switches off") if known else \
             N_("the timer, which it does not have")
@@ -585,7 +645,7 @@ def _part_stops(around: Surroundings, _: BrokerSettings) -> Iterator[Stop]:
 
 
 def _timer_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[Stop]:
-    if not _has_timer_service(settings):
+    if not has_timer_service(settings):
         return
     if around.odd_timer is not None:
         name, problem = around.odd_timer
@@ -631,7 +691,8 @@ def _stops(around: Surroundings, settings: BrokerSettings, *, rights: bool) -> I
             yield from row.finds(around, settings)
 
 
-def _has_timer_service(settings: BrokerSettings) -> bool:
+def has_timer_service(settings: BrokerSettings) -> bool:
+    """Whether a broker of these settings delivers timer messages."""
     return settings.knows("timerWheelEnable") and settings.flag("timerWheelEnable")
 
 

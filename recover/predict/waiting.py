@@ -1,30 +1,29 @@
 """What a store keeps for later: every message that a service of the broker holds and has not delivered.
 
-1. Queues are taken as a start leaves them, so that messages that a kill left without a unit count as well; where the
-   start fails, as their files are.
+1. Queues are taken as a start leaves them, so that messages that a kill left without a unit count as well. Where only
+   owners and modes of files refuse the start, they are those of the start without them; where it fails otherwise, as
+   their files are.
 2. Delayed, half and popped messages are those that a start would deliver, now or later (`delivers.events`).
 3. Timer messages come from the log alone: those that are not recalled, that no later roll replaces, and of which the
-   log holds no delivery. A damaged timerlog or wheel changes nothing.
+   log holds no delivery. A damaged timerlog or wheel changes nothing. What becomes of one is what the start does with
+   it; one that a sound timer does not lead to is skipped.
 
 Not checked: timers and transactions in RocksDB, popped messages in kvStore, offsets in RocksDB.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from recover.broker.settings import BrokerSettings
-from recover.check.surroundings import Surroundings
 from recover.log.judge import LogReader
-from recover.log.scan import LogView
-from recover.predict.delivers import REVIVE_TOPIC, Books, Event, Row, events, rows_of, timers_of_log
+from recover.predict.delivers import REVIVE_TOPIC, Books, Event, Row, States, events, rows_of, timers_of_log
 from recover.predict.dispatch import load
 from recover.predict.groups import offsets_in_rocksdb
-from recover.predict.start import play
-from recover.store.config_files import Topics
-from recover.store.store import Store
+from recover.predict.start import Starts, has_timer_service
+from recover.reading.reading import Reading
 from recover.store.unread import unread_parts
 
 _SERVICES = ("rocksdbstore", "kvStore")
@@ -41,18 +40,38 @@ class Waiting(Struct):
         return rows_of(those)
 
 
-def waiting(store: Store, log: LogView, topics: Topics, settings: BrokerSettings, now: int) -> Waiting:
-    """Return what waits at `now` (ms), as the broker of these settings sees it."""
-    queues = play(Surroundings(store, log), settings, counted=False, rights=False).states
+def waiting(reading: Reading, settings: BrokerSettings, now: int) -> Waiting:
+    """Return what waits at `now` (ms), as the broker of these settings sees it; where it would not start, the outcomes
+    are for when it does."""
+    store, starts = reading.store, Starts.on(reading)
+    queues = starts.play(settings, counted=False, rights=False).states
     if not queues:
         queues = load(store, settings).queues
         for state in queues.values():
             state.recover()
-            state.correct_min(log.min_offset)
-    books = Books(store, log, topics, now)
-    found = [event for event in events(books, settings, queues) if event.kind != "timer"]
-    with LogReader(log.queue) as reader:
-        found += [event for event in timers_of_log(books, reader) if not event.topic.startswith(REVIVE_TOPIC)]
+            state.correct_min(reading.by_names.min_offset)
+    found = [*_those_that_wait(starts, settings, queues, starts.books(now))]
     not_checked = [f"{store.relative(part.path)}: {part.what}" for part in unread_parts(store, queues=False)
                    if part.path.name in _SERVICES and part.holds(part.path)]
     return Waiting(found, not_checked + offsets_in_rocksdb(store))
+
+
+def _those_that_wait(starts: Starts, settings: BrokerSettings, queues: States, books: Books) -> Iterator[Event]:
+    at_start: dict[int, Event] = {}
+    for event in events(books, settings, queues):
+        if event.kind == "timer":
+            at_start.setdefault(event.phy_offset, event)
+        else:
+            yield event
+    serves, damaged = has_timer_service(settings), bool(starts.around.timer_damage)
+    with LogReader(books.log.queue) as reader:
+        for event in timers_of_log(books, reader):
+            if event.topic.startswith(REVIVE_TOPIC):
+                continue
+            known = at_start.get(event.phy_offset)
+            if known is not None:
+                yield event._replace(outcome=known.outcome)
+            elif damaged:
+                yield event
+            else:
+                yield event._replace(outcome="skipped" if serves else "pending")

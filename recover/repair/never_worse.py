@@ -33,7 +33,7 @@ from recover.log.judge import judge, without_own_offset
 from recover.log.scan import LogView
 from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
-from recover.predict.start import play
+from recover.predict.start import Played, Starts, play
 from recover.reading.accepting import Becomes, Dropped, Rewritten
 from recover.reading.policy import Explanation
 from recover.reading.reading import Reading
@@ -132,10 +132,10 @@ def taken_from_brokers(
         analysis = made.before.analysis
         view = analysis.as_it_is
         after_view, stays = _changed(Reading.first(analysis.facts, view), path_in, steps)
-        alone, after = Surroundings(store, view), Surroundings(planned, after_view)
+        after = Surroundings(planned, after_view)
         for version in reversed(_releases(settings)):
-            sums = Sums()
-            for item in missed_between(alone, after, structs.replace(settings, version=version), stays, sums):
+            sums, own = Sums(), structs.replace(settings, version=version)
+            for item in missed_between(Starts.on(analysis).alone(own), after, own, stays, sums):
                 found[item.topic, item.queue, item.queue_offset] = item
     mended = {item["start"] for item in made.bridged if "before" in item}  # a bit or a field written on demand
     # a requested cut is in the plan's statement already, and was held to `max_loss`
@@ -266,15 +266,15 @@ def _changed(
 
 
 def missed_between(
-    around: Surroundings, planned: Surroundings, settings: BrokerSettings, stays: Collection[Stretch] = (),
+    alone: Played, planned: Surroundings, settings: BrokerSettings, stays: Collection[Stretch] = (),
     sums: Sums | None = None,
 ) -> list[Missed]:
-    """Return what the broker of these settings delivers from a store and not from the `planned` one; nothing if it does
-    not start. What it delivers of both is added to `sums`.
+    """Return what the broker of these settings delivers from a store (its start there: `alone`) and not from the
+    `planned` one; nothing if it does not start. What it delivers of both is added to `sums`.
 
     Queues are skipped if their units do not change and lead into unchanged ranges of the log (`stays`).
     """
-    alone, after = (play(one, settings, counted=False, rights=False) for one in (around, planned))
+    after = play(planned, settings, counted=False, rights=False)
     if alone.log is None or (after.log is None and after.prediction.starts):
         return []
     # where it does not start on the plan, it delivers nothing of it

@@ -21,7 +21,7 @@ from recover.findings.code import UNSUPPORTED, Refusal
 from recover.findings.model import count, few
 from recover.log.scan import LogView
 from recover.predict.prediction import Prediction
-from recover.predict.start import limited_search_cuts, predict
+from recover.predict.start import Starts, limited_search_cuts
 from recover.reading.doubts import ORDER, resolved
 from recover.reading.facts import ScanOptions
 from recover.reading.reading import Reading
@@ -73,8 +73,8 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
 def _plan_once(store: Store, options: RecoverOptions, before: VerifyReport) -> RecoverPlan:
     check_plannable(before, (), options.max_loss)
     refuse_missing_files(before, options.max_loss)
-    prediction = None if options.settings is None else predict(
-        store, before.analysis.as_it_is, options.settings, mode=options.mode, counted=False, rights=False)
+    prediction = None if options.settings is None else \
+        Starts.on(before.analysis).alone(options.settings, options.mode).prediction
     if options.policy == "broker":
         changes = _as_the_broker(before.analysis, prediction)
     else:

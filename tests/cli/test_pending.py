@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -44,6 +45,45 @@ def test_damage_of_the_timer_hides_no_message(part: str, store: Callable[[str], 
     shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
     found = mqtool("pending", root, "--json").document
     assert {row["unique_key"] for row in found["messages"] if row["kind"] == "timer"} == timers(TIMERS).keys()
+
+
+@pytest.mark.parametrize("release", ["5.3.3", "4.9.7"])
+@pytest.mark.parametrize(("after_ms", "outcome"), [(-60_000, "pending"), (1000, "now"), (8 * 24 * 3600_000, "skipped")])
+def test_what_becomes_of_a_timer_is_what_predict_foretells(after_ms: int, outcome: str, release: str) -> None:
+    root = unpacked("kinds/clean-timers-5.3.3")
+    due = max(timers("kinds/clean-timers-5.3.3").values())
+    given = (root, "--at", due + after_ms, "--broker", release, "--json")
+    found, foretold = (mqtool(command, *given).document for command in ("pending", "predict"))
+    listed = Counter(row["outcome"] for row in found["messages"] if row["kind"] == "timer")
+    if release == "4.9.7":  # has no timer: they wait for a release that has one
+        assert listed == {"pending": 40}
+        return
+    assert listed == {outcome: 40}
+    assert [[row for row in said if row["kind"] == "timer"] for said in (found["waits"], foretold["delivers"])] == [
+        [row for row in found["waits"] if row["kind"] == "timer" and row[outcome] == 40]] * 2
+    shown = mqtool("pending", root, "--at", due + after_ms, "--broker", release).stdout
+    words = {"pending": "later", "now": "at once", "skipped": "never"}
+    assert sum(f"  {words[outcome]}  " in line for line in shown.splitlines() if line.startswith("timer   Timed")) == 40
+
+
+def test_start_that_files_of_another_owner_refuse_is_said(store: Callable[[str], Path]) -> None:
+    if os.geteuid():
+        pytest.skip("NOT RUN: another owner needs root")
+    root = store("killed-5.5.0")
+    for path in (root, *root.rglob("*")):
+        os.chown(path, 12345, 12345)
+    given = ("--broker", "5.3.3", "--at", CRASH, "--json")
+    sound = mqtool("pending", root, *given).document
+    assert (sound["starts"], sound["reason"]) == (True, None)
+    file = next((root / "commitlog").iterdir())
+    os.chown(file, 0, 0)
+    file.chmod(0o600)
+    found = mqtool("pending", root, *given)
+    assert found.document["starts"] is False
+    assert "would not start" in mqtool("pending", root, *given[:-1]).stderr
+    assert found.document["reason"] == mqtool("predict", root, *given).document["reason"]
+    # what waits in it is the same
+    assert found.document["messages"] == sound["messages"]
 
 
 def test_kinds_are_counted_as_predict_counts_them() -> None:
