@@ -338,7 +338,7 @@ def test_bytes_that_are_no_unit_are_an_info(store: Make) -> None:
     _timer(root, _unit(int(row["phy_offset"]), int(row["size"])) + b"\x07" * 30)
     (found,) = [item for item in findings_of_parts(root) if item.code == "timer-log-stops"]
     assert (found.offset, found.severity) == (52, "info")
-    assert found.message.endswith("(0 whole units follow)")
+    assert found.message.endswith("(0 whole entries follow)")
 
 
 def test_a_wheel_of_another_length_is_found(store: Make) -> None:
