@@ -465,6 +465,11 @@ def next_steps(scene: Scene) -> list[Step]:
     return next((state.steps(scene) for state in PHASES[scene.phase] if state.holds(scene)), [])
 
 
+def client_step(folder: Path) -> Step:
+    """The command that shows the offsets of a broadcast client, in the folder of its group."""
+    return Step(shell_line("mqtool", "inspect", folder / "offsets.json"), "shows its offsets")
+
+
 def undo_step(given: Given) -> Step:
     """The command that undoes a change; shown apart from the next steps."""
     return Step(given.line("undo"), "only if you do not want this result")

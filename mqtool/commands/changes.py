@@ -20,18 +20,25 @@ from mqtool.changing import (
     conclude,
     copy_with_progress,
     parse_loss,
+    say_owner,
+    say_undo_data,
+    show_room,
+    step_by_step,
 )
 from mqtool.commands.predict import LossChoice
-from mqtool.next_steps import Given, next_steps
-from mqtool.options import command, flag, option
+from mqtool.next_steps import Given, Step, client_step, next_steps, undo_step
+from mqtool.options import UndoChoice, command, flag, option
 from mqtool.printer import Printer, facts, outside_store
-from mqtool.screens.verdict import delivers_line
+from mqtool.screens.verdict import delivers_line, plan_document, show_plan
 from mqtool.text import clean, count, human_size
 from mqtool.words import _, retold
 from recover.broker.settings import BrokerSettings
+from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import check_target, sources_of
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan
+from recover.change.owner import acting
+from recover.change.preconditions import seal
 from recover.check.report import VerifyReport
 from recover.export.joined import joined
 from recover.export.select import Wanted
@@ -44,12 +51,13 @@ from recover.predict.start import Starts
 from recover.reading.facts import ScanOptions
 from recover.reading.further import Further
 from recover.reading.reading import Reading
-from recover.repair.config_repair import offsets_of
+from recover.repair.config_repair import offsets_of, plan_client_offsets
 from recover.repair.losses import RecoverPlan
 from recover.repair.new_store import write_store
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.columns import DEFAULT_MEMORY
+from recover.store.config_files import ClientOffsets, client_folder
 from recover.store.source import is_remote, remote_root
 from recover.store.store import Store, StoreOptions
 
@@ -126,6 +134,12 @@ def recover(
         raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
     if how.mend_bits and how.policy == "broker":
         raise UsageRefusal("--mend-bits with --policy broker", "A broker repairs nothing: leave out one of them.")
+    folder = client_folder(change.store.root) if change.store.store and not is_remote(change.store.store) else None
+    if folder is not None:
+        if change.plan_out is not None or loss.loss_out is not None or how != RecoverChoice():
+            raise UsageRefusal(f"{folder} is the folder of a broadcast client, not a store",
+                               "Only --dry-run, --yes, --journal and --as-root are for it.")
+        return _of_client(out, change.consent, folder)
     _check_sources(how)
     output = how.output
     if not change.store.store and output is not None:
@@ -174,6 +188,41 @@ def recover(
     further = Further(tuple(scanned.log for scanned in _scanned(out, change, how)), how.extend, how.unanchored)
     return Change(out, change, output, how.include_deleted, options.max_loss, show_start,
                   in_place=options.policy == "broker", further=further).run(plan)
+
+
+def _of_client(out: Printer, consent: UndoChoice, folder: Path) -> int:
+    """Repair offsets.json of a broadcast client, in the folder of its group."""
+    out.store, out.given = str(folder), Given(str(folder))
+    consent.check_journal([folder])
+    if not consent.dry_run:
+        refuse_if_unfinished(folder)
+    plan = plan_client_offsets(folder)
+    plan = seal(plan, folder.absolute()) if plan.steps else plan
+    out.answer(mode=None, policy=None, start_file=None, plan=plan_document(plan), applied=False, journal=None,
+               config=plan.summary["config"], verify=None)
+    if not plan.steps:
+        out.summary(_("Nothing to repair: the offsets of this broadcast client are whole"), [client_step(folder)])
+        return exits.CLEAN
+    show_plan(out, plan)
+    broken = exits.CLEAN if ClientOffsets.of(folder).is_sound else exits.DERIVED
+    steps = count(len(plan.steps), "step")
+    if consent.dry_run:
+        out.summary(_("Dry run, nothing was written: {steps} planned").format(steps=steps),
+                    [Step(out.given.line("recover"), "carries it out, once the client is stopped")])
+        return broken
+    ask(_("Change {place} as shown? The client must be stopped").format(place=clean(folder)), yes=consent.yes)
+    with acting(folder, as_root=consent.as_root, beside=[consent.journal] if consent.journal else []) as owner:
+        say_owner(out, owner)
+        show_room(out, folder, plan, consent.journal)
+    with step_by_step(out, "applying") as applying:
+        run = apply_plan(folder, plan, as_root=consent.as_root, journal=consent.journal, **applying)
+    say_undo_data(out, run)
+    out.answer(applied=run is not None, journal=run and run.journal)
+    whole = ClientOffsets.of(folder).is_sound
+    out.summary(_("{steps} done: the client begins with the offsets of its file").format(steps=steps) if whole else
+                _("{steps} done: the client begins where its consumeFromWhere says").format(steps=steps),
+                [client_step(folder)] if whole else (), undo_step(out.given))
+    return exits.CORRECTED
 
 
 def _check_sources(how: RecoverChoice) -> None:

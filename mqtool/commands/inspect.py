@@ -264,6 +264,9 @@ def _show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: b
     at_damage = chosen and bool(bad) and bad[0] is report.items[0]
     steps = [] if report.complete else [
         Step(out.given.line("inspect", "--offset", report.next_offset, "--limit", "20"), "the next items")]
+    if "remedy" in report.facts:
+        steps.append(Step(out.given.line("recover", "--dry-run"),
+                          "makes the file again from its backup, or sets both aside, once the client is stopped"))
     out.summary(_file_summary(report, bad, at_damage=at_damage), steps)
     return bits_of(report, chosen=chosen)
 

@@ -22,7 +22,7 @@ from mqtool.changing import (
     show_room,
     step_by_step,
 )
-from mqtool.next_steps import ELSEWHERE, Given, Step, next_steps, undo_step
+from mqtool.next_steps import ELSEWHERE, Given, Step, client_step, next_steps, undo_step
 from mqtool.options import CHANGE, EngineChoice, PartsChoice, UndoChoice, WriteChoice, argument, command, flag, option
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import plan_document, show_plan, steps_table
@@ -48,6 +48,7 @@ from recover.findings.code import NotAStore, Refusal
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.plan_cost import cost_of, lost_by, refuse_costlier
+from recover.store.config_files import client_folder
 from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 
 _STYLES = {N_("applied"): "green", N_("undone"): "dim", N_("unfinished"): "bold yellow", N_("undoing"): "bold yellow"}
@@ -206,11 +207,15 @@ def resume(
     options = options_of(plan, parts)
     out.given = given_of(store, plan, options)
     undone = done.state == "undone"
+    of_client = client_folder(root)
     out.answer(applied=not undone, runs=to_builtins([done]), journal=done.journal)
     if undone:
         out.summary(_("The undo is complete: the store is as it was before the run"),
-                    next_steps(out.scene("undone")))
+                    [client_step(root)] if of_client else next_steps(out.scene("undone")))
         return exits.CLEAN
+    if of_client or plan.summary.get("client"):
+        out.summary(_("The run is complete"), [client_step(root)] if of_client else (), undo_step(out.given))
+        return exits.CORRECTED
     return conclude(out, Store.open(root, options), engine, plan,
                     _("The run is complete, {messages} lost").format(messages=count(lost_by(plan.loss), "message")),
                     known=known)
@@ -254,7 +259,8 @@ def undo(
     removed, restored = len(undone.removed), len(undone.restored) - len(undone.removed)
     said = [_("{files} restored").format(files=count(restored, "file"))] if restored or not removed else []
     said += [_("{files} removed again").format(files=count(removed, "file"))] if removed else []
-    out.summary(listed([_("Run {run} is undone").format(run=undone.run.id), *said]), next_steps(out.scene("undone")))
+    out.summary(listed([_("Run {run} is undone").format(run=undone.run.id), *said]),
+                [client_step(root)] if client_folder(root) else next_steps(out.scene("undone")))
     return exits.CLEAN
 
 
@@ -293,7 +299,8 @@ def journal(
     unfinished = [item for item in runs if item.state in ("unfinished", "undoing")]
     what = _("{run} is not finished").format(run=unfinished[0].id) if unfinished else _("none unfinished")
     given = _as_run(store, root / runs[-1].plan_path) if runs and not unfinished else out.given
-    steps = next_steps(out.scene("journal", findings=run_findings(root) if unfinished else [], given=given))
+    steps = [client_step(root)] if client_folder(root) and not unfinished else \
+        next_steps(out.scene("journal", findings=run_findings(root) if unfinished else [], given=given))
     last = next((item for item in reversed(runs) if item.state != "undone"), None)
     can_undo = last is not None and last.pruned_ms is None
     undoing = undo_step(out.given)

@@ -28,7 +28,8 @@ from recover.store.source import open_file
 from recover.store.store import JOURNAL_DIR, Store
 
 _PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "timerlog", "transaction")
-_FILES = re.compile(r"checkpoint|abort|timerwheel(\.[0-9]+)?")
+_FILES = re.compile(r"checkpoint|abort|timerwheel(\.[0-9]+)?|offsets\.json(\.bak)?")
+"""Of the root; offsets.json is in that of a broadcast client's group."""
 _OPTIONS = {"commitlog": "--commitlog", "consumequeue": "--consumequeue", "index": "--index"}
 
 

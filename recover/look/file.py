@@ -43,9 +43,9 @@ from recover.look.items import (
     next_record,
     table_of,
 )
-from recover.store.config_files import STATE_TEXT, ConfigText
+from recover.store.config_files import STATE_TEXT, ClientOffsets, ConfigText
 from recover.store.reader import FileReader
-from recover.store.source import open_file, read_small
+from recover.store.source import open_file
 from recover.store.store import ABORT, LOCK
 
 # --- Kind of a file: told by its name and place, by its content where these do not.
@@ -358,25 +358,17 @@ def _config(report: FileReport, reader: FileReader, start: int) -> Iterable[Item
 
 
 def _of_client(report: FileReport, text: ConfigText) -> Iterator[Check]:
-    """Offsets of a broadcast client, and what its start makes of the file and its backup: it reads the backup where the
-    file is empty or no text, and fails if that is no text either (LocalFileOffsetStore.readLocalOffset)."""
+    """Offsets of a broadcast client, and what its start makes of the file and its backup."""
     queues, odd = client_offsets(text.parsed.value)
     report.facts["offsets"] = [f"{topic}/{queue} of {broker}: {offset}" for topic, broker, queue, offset in queues]
     yield Check("offsets", not odd, ", ".join(odd[:_ODD]))
     path = Path(report.path)
-    if path.name != CLIENT_OFFSETS.name or (text.state == "sound" and not odd):
+    copies = ClientOffsets.of(path.parent)
+    if path.name != CLIENT_OFFSETS.name or copies.is_sound:
         return
-    try:
-        backup = ConfigText(path, CLIENT_OFFSETS, read_small(path.with_name(path.name + BACKUP_SUFFIX), _SMALL))
-    except FileNotFoundError:
-        backup = ConfigText(path, CLIENT_OFFSETS, b"", missing=True)
-    report.facts["backup"] = STATE_TEXT[backup.state]
-    name = shlex.quote(str(path))
-    if backup.state == "sound":
-        report.facts["remedy"] = f"stop the client, then: cp -p {name}{BACKUP_SUFFIX} {name}"
-    else:
-        report.facts["remedy"] = (f"stop the client, then: rm -f {name} {name}{BACKUP_SUFFIX}; it begins where its "
-                                  "consumeFromWhere says")
+    report.facts["backup"] = STATE_TEXT[copies.backup.state]
+    report.facts["remedy"] = f"stop the client, then: mqtool recover {shlex.quote(str(path))}" + (
+        "" if copies.whole else "; it begins where its consumeFromWhere says")
 
 
 # --- The kinds, a row each. ------------------------------------------------------------------------------------------

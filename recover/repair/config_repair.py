@@ -7,6 +7,8 @@
 4. Offsets are never invented. They are lowered to the end of their queue only with --clamp-offsets, and raised only to
    those of a file that the user names (`raised`): never back, never past the end of the queue.
 
+offsets.json of a broadcast client, which is no part of a store, is repaired by 1 and 3 (`plan_client_offsets`).
+
 Files without a warning are not touched. Whether the messages between two offsets were consumed, no file tells.
 """
 
@@ -20,11 +22,11 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from formats.config.json import Json, detect_style, dumps, salvage
-from formats.config.tables import BACKUP_SUFFIX, BY_NAME, read_consumer_offsets
-from recover.change.model import Retire, Step, WriteFile
+from formats.config.tables import BACKUP_SUFFIX, BY_NAME, CLIENT_OFFSETS, read_consumer_offsets
+from recover.change.model import Plan, Retire, Step, WriteFile
 from recover.check.config import AboveMax, ConfigReport, Members, guess_topics
 from recover.derived.expected import QueueKey
-from recover.findings.code import N_, UsageRefusal
+from recover.findings.code import N_, Refusal, UsageRefusal
 from recover.findings.model import Phrase, few, listing
 from recover.reading.reading import Reading
 from recover.store.config_files import (
@@ -33,6 +35,7 @@ from recover.store.config_files import (
     OFFSETS_FILE,
     STATE_TEXT,
     TOPICS_FILE,
+    ClientOffsets,
     ConfigPair,
     ConfigText,
     read_config,
@@ -282,3 +285,30 @@ def raised(value: Json, other: ConfigText, ends: Mapping[QueueKey, int]) -> tupl
         place[key] = goal
         ahead, to_end = ahead + 1, to_end + (goal < offset)
     return result, Raised(ahead, to_end, kept, unknown)
+
+
+def plan_client_offsets(folder: Path) -> Plan:
+    """Plan the repair of offsets.json of a broadcast client. `Refusal` (8) if a copy cannot be read."""
+    found, name = ClientOffsets.of(folder), CLIENT_OFFSETS.name
+    steps: list[Step] = []
+    main, backup = found
+    for copy_of in found:
+        if copy_of.error:
+            raise Refusal(f"{copy_of.path.name} cannot be read: {copy_of.error}",
+                          "Run as the user of the client or as root; check the disk.")
+    whole = found.whole
+    if whole is None:
+        action, text = "taken-away", Phrase("nothing in it is readable, so it is moved to quarantine: {outcome}",
+                                            outcome=CLIENT_OFFSETS.lost)
+        steps = [Retire(each.path.name) for each in found if not each.missing]
+    elif whole is backup:
+        action, text = "restored", Phrase("restored from its backup, with {n} members", n=len(whole.table))
+    elif main.state != "sound":
+        action, text = "cut", Phrase("cut at byte {at}, where its text ends", at=main.parsed.end)
+    else:
+        action, text = "backup-renewed", Phrase("its broken backup is replaced with a copy of it")
+    if whole is not None:
+        copies = [main] if backup.missing or backup.state == "sound" else [main, backup]
+        steps = [WriteFile(each.path.name, whole.document) for each in copies if each.content != whole.document]
+    choices = [{"file": name, "action": action, "text": text}] if steps else []
+    return Plan("recover", tuple(steps), summary={"config": choices, "client": True})

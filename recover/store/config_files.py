@@ -12,17 +12,25 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
 from formats.basics import MAX_OFFSET, is_legal_topic, is_safe_directory_name
 from formats.config.json import Json, Parsed, detect_style, dumps, salvage
-from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_members
+from formats.config.tables import (
+    BACKUP_SUFFIX,
+    CLIENT_OFFSETS,
+    CONFIG_FILES,
+    ConfigFile,
+    client_offsets,
+    flipped_name,
+    readable_members,
+)
 from formats.record import SERVICE_TOPICS
 from formats.record.message import REPLY_SUFFIX
 from recover.store.source import names_in, read_small
-from recover.store.store import Store, queue_ends
+from recover.store.store import COMMITLOG, Store, queue_ends
 
 State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
@@ -48,6 +56,7 @@ MARK: dict[str | int, Json] = {"guessedBy": "mqtool"}
 _BY_REASON: dict[str, State] = {"empty": "empty", "zero-filled": "zeros", "truncated": "cut"}
 _BY_TRAILING: dict[str, State] = {"": "sound", "zeros": "trailing-zeros", "garbage": "trailing-garbage"}
 
+_WITH_OFFSETS = ("sound", "trailing-zeros", "trailing-garbage")
 _STARTED_WITH = ("sound", "trailing-zeros", "flipped-name", "emptied", "odd-key")
 _REJECTED = (
     "cut", "garbage", "zeros", "trailing-garbage", "odd-offset", "odd-member", "odd-queue-type", "odd-text",
@@ -329,6 +338,45 @@ def read_config(path: Path, known: ConfigFile) -> ConfigText:
         return ConfigText(path, known, b"", missing=True)
     except OSError as error:
         return ConfigText(path, known, b"", error=error.strerror or str(error))
+
+
+class ClientOffsets(NamedTuple):
+    """offsets.json of a broadcast client with its backup, in the folder of its group.
+
+    The client reads the backup where the file is missing, empty or no text, and does not start if that is no text
+    either (LocalFileOffsetStore.readLocalOffset, readLocalOffsetBak, 4.5.1 to 5.5.0).
+    """
+
+    main: ConfigText
+    backup: ConfigText
+
+    @classmethod
+    def of(cls, folder: Path) -> ClientOffsets:
+        path = folder / CLIENT_OFFSETS.name
+        return cls(read_config(path, CLIENT_OFFSETS),
+                   read_config(path.with_name(path.name + BACKUP_SUFFIX), CLIENT_OFFSETS))
+
+    @property
+    def whole(self) -> ConfigText | None:
+        """The copy to trust: the file's own if it holds a whole table, else the backup; None if neither does."""
+        return next(filter(_has_offsets, self), None)
+
+    @property
+    def is_sound(self) -> bool:
+        return self.main.state == "sound" and _has_offsets(self.main)
+
+
+def _has_offsets(text: ConfigText) -> bool:
+    return text.state in _WITH_OFFSETS and not client_offsets(text.parsed.value)[1]
+
+
+def client_folder(path: Path) -> Path | None:
+    """The folder of a broadcast client's group, if `path` is that folder or its file of offsets, and no store."""
+    names = (CLIENT_OFFSETS.name, CLIENT_OFFSETS.name + BACKUP_SUFFIX)
+    if path.name in names and not path.is_dir():
+        return path.parent
+    held = any((path / name).is_file() for name in names)
+    return path if held and not (path / COMMITLOG).exists() else None
 
 
 # --- The topics and queues of a store that count: live, deleted, batch, LMQ.
