@@ -34,7 +34,7 @@ from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import HIDDEN, FindingList, is_secret
-from recover.log.scan import KnownLog, stamps_of
+from recover.log.scan import KnownLog, Stamps, stamps_of
 from recover.look.live import settled
 from recover.look.store import settings_of, settings_of_options
 from recover.predict.may_start import may_start
@@ -222,6 +222,21 @@ def copy_with_progress(
 # --- the sequence --------------------------------------------------------------------------------
 
 
+class _Planned(Struct, frozen=True):
+    """A plan and what it was made from: the store, the verify before it, and the `stamps` of the log's files then."""
+
+    store: Store
+    plan: Plan
+    made: RecoverPlan
+    asked: Asked
+    stamps: Stamps
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Absolute paths of the parts that the user named."""
+        return self.store.options.folders
+
+
 class Change(Struct):
     """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
 
@@ -241,80 +256,109 @@ class Change(Struct):
 
     def run(self, planner: Planner) -> int:
         """Plan, then continue as far as the user wants; return the exit code."""
-        out, choice = self.out, self.choice
-        root, parts, dry = choice.store.root, choice.store.parts, choice.consent.dry_run
-        store = choice.store.open()
-        folders = store.options.folders
+        out, output = self.out, self.output
+        out.answer(applied=False, journal=None)  # also where it is refused before there is a plan
+        planned = self._planned(self._opened(), planner)
+        if not planned.plan.steps and output is None:
+            return self._nothing_to_do(planned)
+        show_plan(out, planned.plan)
+        if output is None:
+            self._show_place(planned)
+        if self.choice.consent.dry_run:
+            return self._only_planned(planned)
+        question = N_("Make a recovered copy in {place}?") if output else N_("Change {place} as shown?")
+        ask(_(question).format(place=clean(output or self.choice.store.root)), yes=self.choice.consent.yes)
+        return self._carried_out(planned)
+
+    def _opened(self) -> Store:
+        """The store to plan for: as it is now if a broker writes to it. `Refusal` if nothing that a plan needs can be
+        done here, before any long work."""
+        choice, output = self.choice, self.output
+        root, store = choice.store.root, choice.store.open()
         choice.check(root)
-        journal = choice.consent.journal
-        if self.output is not None:
-            if journal is not None:
+        if output is not None:
+            if choice.consent.journal is not None:
                 raise UsageRefusal("--journal is for a change in place, --output makes a copy",
                                    "Leave one of them out.")
-            check_target(sources_of(store), self.output)
-        in_place = self.output is None
-        beside_broker = dry and in_place and choice.plan_out is None and not choice.engine.on_spark
+            check_target(sources_of(store), output)
+        only_looks = choice.consent.dry_run and output is None
+        beside_broker = only_looks and choice.plan_out is None and not choice.engine.on_spark
         refuse_if_held(root, BESIDE_BROKER, broker=not beside_broker)
-        if in_place and not dry:
-            refuse_if_unfinished(root, parts)
-        store = settled(store) if beside_broker else store
+        if output is None and not only_looks:
+            refuse_if_unfinished(root, choice.store.parts)
+        return settled(store) if beside_broker else store
+
+    def _planned(self, store: Store, planner: Planner) -> _Planned:
+        """Verify the store, and plan; what is planned is in the document."""
         seen = current_stamps(store) if store.settled_at is None else None
         stamps = stamps_of(store.commitlog)
         with kept_open():
             try:
                 made, asked = self._made(store, planner)
             except (Refusal, OSError):
-                refuse_if_changed(root, seen or {})  # what another run changes meanwhile can look like any damage
+                # what another run changes meanwhile can look like any damage
+                refuse_if_changed(self.choice.store.root, seen or {})
                 raise
-            plan = self._stated(store, made, seen)
+            return _Planned(store, self._stated(store, made, seen), made, asked, stamps)
+
+    def _nothing_to_do(self, planned: _Planned) -> int:
+        out, made = self.out, planned.made
         code, document = made.before.exit_code, made.before.json()
-        if not plan.steps and self.output is None:
-            out.answer(verify={**document, "exit_code": code})
-            left = f" ({losses(made)})" if made.left_messages else ""
-            wrong = sum(item.severity != "info" for item in out.findings)
-            rest = [count(wrong, "problem remains", "problems remain")] if wrong else []
-            out.summary(f"{listed([_('Nothing to repair') + left, *rest])}. {verify_line(document, code)}",
-                        next_steps(out.scene("nothing", code, plan=choice.plan_out, changes=out.command,
-                                             start=may_start(made.before, asked()[0]))))
-            return code
-        show_plan(out, plan)
-        if self.output is None:
-            Places(root, folders).check_plan(plan)
-            try:
-                beside = [] if journal is None else [journal]
-                with acting(root, folders, as_root=choice.consent.as_root, beside=beside) as owner:
-                    say_owner(out, owner)
-                    check_changeable(root.absolute(), (), beside=journal)
-                    show_room(out, root, plan, journal)
-            except Refusal as refusal:
-                if not dry:
-                    raise
-                out.say(_("this plan would be refused now: {reason}").format(
-                    reason=f"{refusal.message}. {refusal.remedy}"))
-        if dry:
-            out.summary(_("Dry run, nothing was written: {steps} planned, {losses}").format(
-                steps=count(len(plan.steps), "step"), losses=losses(made)),
-                        next_steps(out.scene("planned", code, plan=choice.plan_out, changes=out.command,
-                                             mendable=made.mendable_messages)))
-            return code
-        question = N_("Make a recovered copy in {place}?") if self.output else N_("Change {place} as shown?")
-        ask(_(question).format(place=clean(self.output or root)), yes=choice.consent.yes)
-        with new_folder(self.output) if self.output is not None else nullcontext() as tree:
+        out.answer(verify={**document, "exit_code": code})
+        left = f" ({losses(made)})" if made.left_messages else ""
+        wrong = sum(item.severity != "info" for item in out.findings)
+        rest = [count(wrong, "problem remains", "problems remain")] if wrong else []
+        out.summary(f"{listed([_('Nothing to repair') + left, *rest])}. {verify_line(document, code)}",
+                    next_steps(out.scene("nothing", code, plan=self.choice.plan_out, changes=out.command,
+                                         start=may_start(made.before, planned.asked()[0]))))
+        return code
+
+    def _show_place(self, planned: _Planned) -> None:
+        """Say who would write in the store, and what room that needs. `Refusal` (8) if it would fail now; a dry run
+        only says so."""
+        out, consent, root, folders = self.out, self.choice.consent, self.choice.store.root, planned.folders
+        Places(root, folders).check_plan(planned.plan)
+        try:
+            beside = [] if consent.journal is None else [consent.journal]
+            with acting(root, folders, as_root=consent.as_root, beside=beside) as owner:
+                say_owner(out, owner)
+                check_changeable(root.absolute(), (), beside=consent.journal)
+                show_room(out, root, planned.plan, consent.journal)
+        except Refusal as refusal:
+            if not consent.dry_run:
+                raise
+            out.say(_("this plan would be refused now: {reason}").format(
+                reason=f"{refusal.message}. {refusal.remedy}"))
+
+    def _only_planned(self, planned: _Planned) -> int:
+        out, made = self.out, planned.made
+        code = made.before.exit_code
+        out.summary(_("Dry run, nothing was written: {steps} planned, {losses}").format(
+            steps=count(len(planned.plan.steps), "step"), losses=losses(made)),
+                    next_steps(out.scene("planned", code, plan=self.choice.plan_out, changes=out.command,
+                                         mendable=made.mendable_messages)))
+        return code
+
+    def _carried_out(self, planned: _Planned) -> int:
+        """Change the store, or a copy of it, and verify the result."""
+        out, consent, output = self.out, self.choice.consent, self.output
+        store, plan, settings = planned.store, planned.plan, planned.asked()[0]
+        with new_folder(output) if output is not None else nullcontext() as tree:
             if tree is not None:
                 store, plan = self._copied(store, plan, tree.path)
                 tree.stays = True  # for resume
             with step_by_step(out, "applying") as how:
-                applied = apply_plan(store.root, plan, parts=[] if self.output else folders,
-                                     as_root=choice.consent.as_root and in_place, journal=journal, **how)
+                applied = apply_plan(store.root, plan, parts=[] if output else planned.folders,
+                                     as_root=consent.as_root and output is None, journal=consent.journal, **how)
         say_undo_data(out, applied)
         out.answer(applied=applied is not None, journal=applied and applied.journal)
+        done = _("{steps} done, {losses}").format(
+            steps=count(len(plan.steps), "step"),
+            losses=losses(planned.made, N_("undo and --mend-bits would restore")))
         return conclude(
-            out, store, choice.engine, plan,
-            _("{steps} done, {losses}").format(
-                steps=count(len(plan.steps), "step"), losses=losses(made, N_("undo and --mend-bits would restore"))),
-            corrected=bool(plan.steps), undo=self.output is None, settings=asked()[0],
-            known=KnownLog(made.before.analysis.log, stamps),
-            after_verify=None if self.after_verify is None else partial(self.after_verify, asked()[0]),
+            out, store, self.choice.engine, plan, done, corrected=bool(plan.steps), undo=output is None,
+            settings=settings, known=KnownLog(planned.made.before.analysis.log, planned.stamps),
+            after_verify=None if self.after_verify is None else partial(self.after_verify, settings),
         )
 
     def _made(self, store: Store, planner: Planner) -> tuple[RecoverPlan, Asked]:
@@ -349,8 +393,9 @@ class Change(Struct):
             plan = structs.replace(plan, steps=steps)
             out.say(_("a broker runs on this store: its abort file stays, and nothing is changed; the plan is for the "
                       "store as it was when the command began"))
-        made.assumed_settings = assumed_sizes(store, plan)
-        made.assumptions += assumptions_of(made.assumed_settings)
+        sizes = assumed_sizes(store, plan)
+        made.assumptions += assumptions_of(sizes)
+        made.assumed_settings |= sizes
         made.assumptions += [f"the records of {item.file} belong to this log, for which there is no other evidence"
                              for item in made.before.findings if item.code == FILE_ALONE]
         plan = structs.replace(plan, summary={

@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -20,7 +21,7 @@ from mqtool import exits, version
 from mqtool.commands import COMMANDS, Entry, command_of
 from mqtool.declared import OutputOptions
 from mqtool.printer import Printer
-from mqtool.words import LANGUAGES, _, speaking
+from mqtool.words import LANGUAGES, _, language, speaking
 from recover.findings.code import Refusal
 
 # --- reading -------------------------------------------------------------------------------------
@@ -39,9 +40,13 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str, entry: Entry) -> Any:
-    """Build the typer command, with examples and exit codes in its help."""
+    """Return the typer command, with examples and exit codes in its help; built once a process and language."""
+    return _built(name, entry, command_of(entry), language())
+
+
+@cache
+def _built(name: str, entry: Entry, command: Any, _in: str) -> Any:
     one = typer.Typer(add_completion=False, rich_markup_mode="rich", context_settings=_HELP)
-    command = command_of(entry)
     lines = [f"[bold]{_('Examples')}[/bold]"]
     for arguments, what in command.examples:
         lines += [escape(f"  mqtool {name} {arguments}".rstrip()), f"      {escape(_(what))}"]
@@ -75,7 +80,8 @@ for listed, entry in COMMANDS.items():
     app.command(listed, help=entry.help, rich_help_panel=entry.panel)(lambda: None)
 
 
-def _translated() -> Any:
+@cache
+def _translated(_in: str) -> Any:
     """The command that typer builds of all this, its help in the language that is spoken."""
     built: Any = typer.main.get_command(app)
     built.help = _(built.help)
@@ -101,7 +107,7 @@ def root(
 
 def _invoke(printer: Printer) -> int:
     """Let typer read the command line and run the command; return the exit code."""
-    command = _translated()
+    command = _translated(language())
     if any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ):
         command.main(args=printer.arguments, prog_name="mqtool", standalone_mode=False)
     try:

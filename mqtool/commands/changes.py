@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -42,14 +42,15 @@ from recover.change.preconditions import seal
 from recover.check.report import VerifyReport
 from recover.export.joined import joined
 from recover.export.select import Wanted
-from recover.export.sources import Scanned, open_sources, scan_source
+from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.findings.code import UsageRefusal
+from recover.findings.model import Phrase
 from recover.log.scan import LocalEngine
 from recover.predict.delivers import keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
 from recover.predict.start import Starts
 from recover.reading.facts import ScanOptions
-from recover.reading.further import Further
+from recover.reading.further import Further, has_records_of
 from recover.reading.reading import Reading
 from recover.repair.config_repair import offsets_of, plan_client_offsets
 from recover.repair.losses import RecoverPlan
@@ -130,64 +131,37 @@ def recover(
     and no queue offset moves. Queues, index, checkpoint and config files are repaired where they are wrong, and only
     there. Everything replaced is kept in STORE/.mqtool/, and `mqtool undo` restores it byte for byte.
     """
-    if loss.loss_out is not None and not change.consent.dry_run:
-        raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
-    if how.mend_bits and how.policy == "broker":
-        raise UsageRefusal("--mend-bits with --policy broker", "A broker repairs nothing: leave out one of them.")
     folder = client_folder(change.store.root) if change.store.store and not is_remote(change.store.store) else None
     if folder is not None:
-        if change.plan_out is not None or loss.loss_out is not None or how != RecoverChoice():
-            raise UsageRefusal(f"{folder} is the folder of a broadcast client, not a store",
-                               "Only --dry-run, --yes, --journal and --as-root are for it.")
+        _check_client(folder, change, how, loss)
         return _of_client(out, change.consent, folder)
-    _check_sources(how)
+    _check(how, loss, dry_run=change.consent.dry_run)
     output = how.output
     if not change.store.store and output is not None:
         return _carved(out, change, how, output)
     loss.check(change.store.root, change.store.parts)
     if is_remote(change.store.store) and output is not None:
         change, output = _fetched(out, change, output), None
-
     options = RecoverOptions(
         mode=None if how.mode == "auto" else how.mode, policy=how.policy, lost=how.lost, bridge=not how.no_bridge,
         max_loss=parse_loss(how.max_loss), clamp_offsets=how.clamp_offsets, mend_bits=how.mend_bits, zone=zone.zone,
         offsets_from=None if how.offsets_from is None else offsets_of(how.offsets_from),
     )
+    sources = [*_scanned(out, change, how)]
+    further = Further(tuple(scanned.log for scanned in sources), how.extend, how.unanchored)
+    recovery = _Recovery(out, how, loss, options)
+    if told := _size_of(change, sources):
+        recovery.size_of = told.name
+        change = structs.replace(change, store=structs.replace(change.store, mapped_file_size=told.told_file_size))
+    return Change(out, change, output, how.include_deleted, options.max_loss, recovery.show_start,
+                  in_place=options.policy == "broker", further=further).run(recovery.plan)
 
-    def plan(opened: Store, asked: Asked, before: VerifyReport) -> RecoverPlan:
-        settings, assumed = asked()
-        made = plan_recover(opened, structs.replace(options, settings=settings), before)
-        prediction = made.prediction
-        rows, delivers = waiting["before"] = _waiting(before.analysis, settings)
-        out.answer(
-            policy=how.policy, mode=prediction.mode if prediction else how.mode,
-            start_file=prediction.start_file if prediction else None,
-            groups=rows, groups_after=None if made.plan.steps else rows,
-            delivers=delivers, delivers_after=None if made.plan.steps else delivers,
-        )
-        made.assumptions += assumed
-        if beyond := before.analysis.facts.search.beyond:
-            out.say(_("{count} of --from after the end of the log, which nothing here names, are left out: --extend "
-                      "takes them if they continue it").format(count=count(beyond, "message")))
-        loss.write(out, before.analysis, prediction.cut_at if prediction and how.policy == "broker" else None)
-        return made
 
-    def show_start(settings: BrokerSettings, analysis: Reading) -> None:
-        rows, delivers = _waiting(analysis, settings)
-        out.answer(groups_after=rows, delivers_after=delivers)
-        skips, again = (sum(row[name] or 0 for row in rows) for name in ("skips", "again"))
-        if skips or again:
-            out.say(_("consumer groups will skip {messages} and get {again:,} again: see mqtool groups").format(
-                messages=count(skips, "message"), again=again))
-        before, after = (delivers_line(some) for some in (waiting["before"][1], delivers))
-        if after:
-            out.say(_("the start will {what}; before the repair it would {before}").format(what=after, before=before)
-                    if before not in ("", after) else _("the start will {what}").format(what=after))
-
-    waiting: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
-    further = Further(tuple(scanned.log for scanned in _scanned(out, change, how)), how.extend, how.unanchored)
-    return Change(out, change, output, how.include_deleted, options.max_loss, show_start,
-                  in_place=options.policy == "broker", further=further).run(plan)
+def _check_client(folder: Path, change: ChangeChoice, how: RecoverChoice, loss: LossChoice) -> None:
+    """A usage error (16) for an option that means nothing for a broadcast client."""
+    if change.plan_out is not None or loss.loss_out is not None or how != RecoverChoice():
+        raise UsageRefusal(f"{folder} is the folder of a broadcast client, not a store",
+                           "Only --dry-run, --yes, --journal and --as-root are for it.")
 
 
 def _of_client(out: Printer, consent: UndoChoice, folder: Path) -> int:
@@ -225,9 +199,13 @@ def _of_client(out: Printer, consent: UndoChoice, folder: Path) -> int:
     return exits.CORRECTED
 
 
-def _check_sources(how: RecoverChoice) -> None:
-    """Usage errors (16) for options of --from that contradict others."""
+def _check(how: RecoverChoice, loss: LossChoice, *, dry_run: bool) -> None:
+    """Usage errors (16) for options that contradict others."""
     for wrong, what, remedy in (
+        (loss.loss_out is not None and not dry_run, "--loss-out without --dry-run",
+         "List what is lost with --dry-run first, then recover."),
+        (how.mend_bits and how.policy == "broker", "--mend-bits with --policy broker",
+         "A broker repairs nothing: leave out one of them."),
         (not how.sources and how.extend, "--extend without --from", "Name the source that has more: --from SOURCE."),
         (not how.sources and how.unanchored, "--from-unanchored without --from", "Name a source: --from SOURCE."),
         (how.sources and how.policy == "broker", "--from with --policy broker",
@@ -235,6 +213,73 @@ def _check_sources(how: RecoverChoice) -> None:
     ):
         if wrong:
             raise UsageRefusal(what, remedy)
+
+
+class _Recovery(Struct):
+    """The plan of recover, and what the next start does before and after it: of groups, and by the broker's services
+    (`_waiting`). `size_of`: the source of --from that tells how long log files are, if the store does not."""
+
+    out: Printer
+    how: RecoverChoice
+    loss: LossChoice
+    options: RecoverOptions
+    size_of: str = ""
+    delivers_before: list[dict[str, Any]] = []
+
+    def plan(self, opened: Store, asked: Asked, before: VerifyReport) -> RecoverPlan:
+        """Plan under the settings of the broker; what the start does as the store is, is in the document."""
+        out, policy = self.out, self.how.policy
+        settings, assumed = asked()
+        made = plan_recover(opened, structs.replace(self.options, settings=settings), before)
+        prediction = made.prediction
+        rows, self.delivers_before = _waiting(before.analysis, settings)
+        now = {"groups": rows, "delivers": self.delivers_before}
+        out.answer(
+            policy=policy, mode=prediction.mode if prediction else self.how.mode,
+            start_file=prediction.start_file if prediction else None, **now,
+            # a plan changes that, and the verify after it tells how
+            **{f"{name}_after": None if made.plan.steps else value for name, value in now.items()},
+        )
+        made.assumptions += assumed
+        if self.size_of:
+            size = opened.commitlog.file_size
+            made.assumed_settings["mappedFileSizeCommitLog"] = size
+            made.assumptions.append(Phrase(
+                "{setting}: the log files of {source} have that length, and nothing in this store tells it",
+                setting=f"mappedFileSizeCommitLog={size}", source=self.size_of))
+        if beyond := before.analysis.facts.search.beyond:
+            out.say(_("{count} of --from after the end of the log, which nothing here names, are left out: --extend "
+                      "takes them if they continue it").format(count=count(beyond, "message")))
+        cut_at = prediction.cut_at if prediction and policy == "broker" else None
+        self.loss.write(out, before.analysis, cut_at)
+        return made
+
+    def show_start(self, settings: BrokerSettings, analysis: Reading) -> None:
+        """Say what the start does after the change."""
+        out = self.out
+        rows, delivers = _waiting(analysis, settings)
+        out.answer(groups_after=rows, delivers_after=delivers)
+        skips, again = (sum(row[name] or 0 for row in rows) for name in ("skips", "again"))
+        if skips or again:
+            out.say(_("consumer groups will skip {messages} and get {again:,} again: see mqtool groups").format(
+                messages=count(skips, "message"), again=again))
+        before, after = (delivers_line(some) for some in (self.delivers_before, delivers))
+        if after:
+            out.say(_("the start will {what}; before the repair it would {before}").format(what=after, before=before)
+                    if before not in ("", after) else _("the start will {what}").format(what=after))
+
+
+def _size_of(change: ChangeChoice, sources: Sequence[Scanned]) -> Source | None:
+    """Return the source that tells how long log files are, if those of the store do not: one of the same log, whose
+    length they fit, while none tells another."""
+    telling = [each for each in sources if each.source.told_file_size]
+    store = change.store.open() if telling else None
+    if store is None or store.log_file_size_is_told:
+        return None
+    told = {each.source.told_file_size: each.source for each in telling if has_records_of(each.log, store.commitlog)}
+    fitting = [source for size, source in told.items() if all(
+        file.length <= size and file.file_from_offset % size == 0 for file in store.commitlog.files)]
+    return fitting[0] if len(told) == len(fitting) == 1 else None
 
 
 def _scanned(out: Printer, change: ChangeChoice, how: RecoverChoice) -> Iterator[Scanned]:

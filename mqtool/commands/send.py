@@ -7,12 +7,12 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from mqtool import exits
 from mqtool.changing import ask
@@ -25,7 +25,7 @@ from mqtool.words import N_, _
 from recover.broker.settings import DEFAULT_LEVELS, parse_levels
 from recover.export.messages import Message
 from recover.export.select import Wanted, selected
-from recover.export.send import KINDS, Cluster, Outbox, Place, Position, Rules, read_messages
+from recover.export.send import KINDS, Cluster, Outbox, Outgoing, Place, Position, RejectedMessage, Rules, read_messages
 from recover.export.sources import Source, open_sources
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
 from recover.findings.model import shell_line, without_secrets
@@ -222,6 +222,37 @@ class _Plan:
                 break
 
 
+class _Answers(Struct):
+    """What the cluster said to the messages sent: how many it has, with those of earlier runs, and how many it refused
+    (`listed`: the first of them)."""
+
+    sent: int
+    not_taken: int = 0
+    why: Counter[str] = field(default_factory=Counter)
+    listed: list[dict[str, str]] = []
+
+    def refused_of(
+        self, going: Iterable[tuple[Message, Outgoing]], problems: Iterable[RejectedMessage | None]
+    ) -> Iterator[Message]:
+        """Count the answers, and yield the messages that the cluster refused."""
+        for (message, item), problem in zip(going, problems, strict=True):
+            if problem is None:
+                self.sent += 1
+                continue
+            self.not_taken += 1
+            self.why[problem.reason] += 1
+            if len(self.listed) < _KEPT:
+                self.listed.append({"topic": item.topic, "origin": item.origin, "reason": problem.reason})
+            yield message
+
+
+def _going(batch: Iterable[Message | str], outbox: Outbox) -> Iterator[tuple[Message, Outgoing]]:
+    """Yield the messages of a batch that go out, each with what is sent."""
+    for message in batch:
+        if not isinstance(message, str) and not isinstance(item := outbox.take(message), str):
+            yield message, item
+
+
 def _send(
     out: Printer, target: Target, broker: BrokerChoice, messages: _Messages, outbox: Outbox, plan: _Plan,
     position: Position, endpoints: str,
@@ -229,41 +260,28 @@ def _send(
     """Send the rest of the source; return the exit code."""
     if position.path is None:
         out.say(_("without --position neither progress nor messages that the cluster refuses are recorded"))
-    before = sent = position.place.sent
-    not_taken = 0
-    refused: Counter[str] = Counter()
-    listed: list[dict[str, str]] = []
+    before = position.place.sent
+    answers = _Answers(before)
     cluster = Cluster(endpoints, namespace=target.namespace, tls=target.tls)
     try:
         position.begin()
         stream = islice(messages, plan.messages)
-        not_taken = _skip(stream, outbox, position, target)
+        answers.not_taken = _skip(stream, outbox, position, target)
         done = position.place.done
         pause, free = (1 / target.rate_limit if target.rate_limit else 0.0), time.monotonic()
         out.writing = True
         with out.steps("sending") as steps, exits.between_steps() as interrupted:
             while batch := list(islice(stream, target.in_flight)):
-                due = [message for message in batch if not isinstance(message, str)]
-                taken = [(message, outbox.take(message)) for message in due]
-                going = [(message, item) for message, item in taken if not isinstance(item, str)]
+                going = [*_going(batch, outbox)]
                 time.sleep(max(0.0, free - time.monotonic()))
                 free = max(free, time.monotonic()) + pause * len(going)
                 problems = cluster.send([item for _, item in going], interrupted) if going else ()
-                kept: list[Message] = []
-                for (message, item), problem in zip(going, problems, strict=True):
-                    if problem is None:
-                        sent += 1
-                        continue
-                    kept.append(message)
-                    refused[problem.reason] += 1
-                    not_taken += 1
-                    if len(listed) < _KEPT:
-                        listed.append({"topic": item.topic, "origin": item.origin, "reason": problem.reason})
+                kept = [*answers.refused_of(going, problems)]
                 done += len(batch)
                 if going or done == plan.messages:
                     origin = going[-1][1].origin if going else position.place.origin
-                    position.move(Place(done, sent, origin, position.keep(kept)))
-                steps(sent, plan.due, f"{sent:,} messages")
+                    position.move(Place(done, answers.sent, origin, position.keep(kept)))
+                steps(answers.sent, plan.due, f"{answers.sent:,} messages")
                 if interrupted():
                     position.end()
                     raise Interrupted("stopped by a signal; no message was in flight",
@@ -272,16 +290,17 @@ def _send(
     finally:
         position.close()
         cluster.close()
-        out.answer(sent=sent, refused=listed, refused_messages=not_taken, sent_again=cluster.again)
+        out.answer(sent=answers.sent, refused=answers.listed, refused_messages=answers.not_taken,
+                   sent_again=cluster.again)
         text = _("{sent:,} of {messages} sent to {endpoints}").format(
-            sent=sent, messages=count(plan.due, "message"), endpoints=endpoints)
+            sent=answers.sent, messages=count(plan.due, "message"), endpoints=endpoints)
         text += _(", {n:,} of them before").format(n=before) if before else ""
-        text += _not_taken(not_taken)
+        text += _not_taken(answers.not_taken)
         more = position.path is not None and position.place.done < plan.messages
         out.summary(text, [Step(_typed(out), "continues there")] if more else _refused(target, broker, position))
-    if refused:
-        out.show(table("not taken", ["*why", ">messages"], refused.most_common(), most=_SHOWN))
-    return exits.OPERATIONAL if not_taken or messages.incomplete else exits.CLEAN
+    if answers.why:
+        out.show(table("not taken", ["*why", ">messages"], answers.why.most_common(), most=_SHOWN))
+    return exits.OPERATIONAL if answers.not_taken or messages.incomplete else exits.CLEAN
 
 
 def _refused(target: Target, broker: BrokerChoice, position: Position) -> list[Step]:

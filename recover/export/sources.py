@@ -58,6 +58,14 @@ class Source(NamedTuple):
         """Bytes of log."""
         return sum(mapped_file.length for mapped_file in self.queue.files)
 
+    @property
+    def told_file_size(self) -> int:
+        """How long the broker's log files are (bytes), if a setting or whole files tell it; else 0."""
+        if self.store is not None:
+            return self.queue.file_size if self.store.log_file_size_is_told else 0
+        told = not self.in_pieces and len(self.queue.files) > 1 and self.queue.file_size in self.queue.lengths
+        return self.queue.file_size if told else 0
+
 
 def source_of(store: Store) -> Source:
     """The log of a store as a source."""

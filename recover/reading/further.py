@@ -27,7 +27,11 @@ from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.reading.candidates import AGAINST, CANDIDATE, FOR, Candidates, Dead, Source, dead_in
 from recover.store.columns import Rows, Split
+from recover.store.mapped_files import MappedFileQueue
 from recover.store.source import open_file
+
+_COMPARED = 100
+"""Records of each stretch of a further log that are compared, to learn whether it is the same log."""
 
 
 class Further(Struct, frozen=True, eq=False):
@@ -50,6 +54,18 @@ class Further(Struct, frozen=True, eq=False):
         while any(newest_in(scan) > kept for other in self.logs for scan in other.files if scan.file_end == begin):
             begin -= log.queue.file_size
         return begin
+
+
+def has_records_of(other: LogView, queue: MappedFileQueue) -> bool:
+    """Whether a record of a further log stands in the files of this one, too, byte for byte: so both are one log, up to
+    there at least. Some of each stretch are compared."""
+    with LogReader(queue) as ours, LogReader(other.queue) as theirs, suppress(OSError):
+        for split in (split for split in other.splits() if split.size and queue.find(split.first) is not None):
+            rows = split.records[:: max(1, split.size // _COMPARED)]
+            for start, size in zip(rows["phy_offset"].tolist(), rows["size"].tolist(), strict=True):
+                if ours.read(start, size) == theirs.read(start, size):
+                    return True
+    return False
 
 
 def newest_in(scan: FileScan) -> int:

@@ -176,7 +176,8 @@ class LocalFile(FileReader):
     """A local regular file. `OSError` if there is none, or something else."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = self._opened = Path(path)
+        # to make a path of a path costs more than to read a block
+        self.path = self._opened = path if isinstance(path, Path) else Path(path)
         self.descriptor = take_descriptor(self._opened)
         self._reads = reads_of(path, self.descriptor)
         self._requested = -1

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from tests.support.stores import copy_store, unpacked
 
 pytestmark = pytest.mark.broker
 MASTERS = {"5.3.3": "clean-manyfiles-5.3.3", "4.9.7": "clean-plain-4.9.7"}
-SEEDS = range(8)
+PAIRS = 150
 
 
 def replicated(version: str, folder: Path) -> tuple[Path, Path]:
@@ -44,11 +46,19 @@ def replicated(version: str, folder: Path) -> tuple[Path, Path]:
     return master, slave
 
 
+@pytest.fixture(scope="module")
+def replicated_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """The stores of a master and its slave of a release: from one run of both for all pairs."""
+    return cache(lambda version: replicated(version, tmp_path_factory.mktemp(version)))
+
+
+@pytest.mark.parametrize("seed", range(PAIRS))
 @pytest.mark.parametrize("version", MASTERS)
-def test_damaged_master_and_slave_heal_each_other(version: str, tmp_path: Path) -> None:
+def test_damaged_master_and_slave_heal_each_other(
+    version: str, seed: int, replicated_by: Callable[[str], tuple[Path, Path]], tmp_path: Path
+) -> None:
     require_lab()
-    master, slave = replicated(version, tmp_path / "lab")
-    for seed in SEEDS:
-        stores = (master, slave) if seed % 2 else (slave, master)
-        found = pair(version, seed, SAME if seed % 4 < 3 else DIVERGED, tmp_path / str(seed), stores=stores)
-        assert_healed(found, "--extend", "--max-loss", "all", "--set", "fileReservedTime=7200")
+    master, slave = replicated_by(version)
+    stores = (master, slave) if seed % 2 else (slave, master)
+    found = pair(version, seed, SAME if seed % 4 < 3 else DIVERGED, tmp_path, stores=stores)
+    assert_healed(found, "--extend", "--max-loss", "all", "--set", "fileReservedTime=7200")

@@ -16,6 +16,7 @@ import pytest
 
 from mqtool import exits
 from mqtool.commands import changes
+from recover.change.lock import store_lock
 from recover.check.report import VerifyReport, verify
 from recover.findings.code import Refusal
 from recover.repair.losses import RecoverPlan
@@ -52,6 +53,16 @@ def test_dry_run_shows_plan_and_loss_and_writes_nothing(damaged: Path) -> None:
     assert "what is lost: 8 messages" in result.stdout
     assert "Dry run" in result.stdout
     assert f"mqtool recover {damaged}" in result.stdout
+
+
+@pytest.mark.parametrize("words", [["recover"], ["truncate", "--to", "0"], ["rebuild"]])
+def test_document_of_a_run_that_is_refused_before_its_plan_says_that_nothing_is_applied(
+    damaged: Path, words: list[str]
+) -> None:
+    with store_lock(damaged):
+        result = mqtool(words[0], damaged, *words[1:], "--yes", "--json")
+    assert result.code & exits.OPERATIONAL
+    assert (result.document["applied"], result.document["journal"]) == (False, None)
 
 
 def test_a_recover_meanwhile_is_named_before_what_it_makes_of_the_plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -47,7 +48,9 @@ def assert_healed(found: Pair, *options: str) -> Result:
     if found.relation == SAME:
         assert after >= found.due
     if done.document["applied"]:
-        assert not run("recover", found.ours, "--from", found.other, *options, "--yes").document["applied"]
+        again = run("recover", found.ours, "--from", found.other, *options, "--yes")
+        assert not again.code & exits.OPERATIONAL, again.stderr
+        assert not again.document["applied"]
         assert run("undo", found.ours, "--yes").document["restored"]
     assert_same_tree(before, tree_digest(found.ours))
     return done
@@ -155,6 +158,23 @@ def test_files_before_a_hole_that_no_source_fills_stay_away(tmp_path: Path) -> N
     log_file(other, second).unlink()
     assert not run("recover", root, "--from", other, "--yes").document.get("placed")
     assert min(log_of(root)) == third
+
+
+@pytest.mark.parametrize("part", ["", "commitlog"])
+def test_length_of_log_files_is_that_of_the_source_where_the_only_file_is_cut(part: str, tmp_path: Path) -> None:
+    root, other = copy_store(unpacked(MANY), tmp_path / "store"), unpacked(MANY)
+    first, *rest = sorted(log_of(root))
+    for base in rest:
+        log_file(root, base).unlink()
+    os.truncate(log_file(root, first), 30_000)
+    assert run("recover", root, "--yes").code & exits.OPERATIONAL
+    assert run("recover", root, "--from", unpacked(PLAIN), "--yes", "--max-loss", "all").code & exits.OPERATIONAL
+    done = run("recover", root, "--from", other / part, "--yes")
+    assert log_of(root) == log_of(other)
+    size = len(log_of(other)[first])
+    assert any(line.startswith(f"mappedFileSizeCommitLog={size}: ") and str(other) in line
+               for line in done.document["assumptions"])
+    assert f"mappedFileSizeCommitLog={size}" in done.document["summary"]
 
 
 def _without_end(root: Path) -> int:
