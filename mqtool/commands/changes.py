@@ -50,7 +50,7 @@ from recover.predict.delivers import keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
 from recover.predict.start import Starts
 from recover.reading.facts import ScanOptions
-from recover.reading.further import Further, has_records_of
+from recover.reading.further import Further, is_of_log
 from recover.reading.reading import Reading
 from recover.repair.config_repair import offsets_of, plan_client_offsets
 from recover.repair.losses import RecoverPlan
@@ -276,7 +276,7 @@ def _size_of(change: ChangeChoice, sources: Sequence[Scanned]) -> Source | None:
     store = change.store.open() if telling else None
     if store is None or store.log_file_size_is_told:
         return None
-    told = {each.source.told_file_size: each.source for each in telling if has_records_of(each.log, store.commitlog)}
+    told = {each.source.told_file_size: each.source for each in telling if is_of_log(each.log, store.commitlog)}
     fitting = [source for size, source in told.items() if all(
         file.length <= size and file.file_from_offset % size == 0 for file in store.commitlog.files)]
     return fitting[0] if len(told) == len(fitting) == 1 else None

@@ -25,7 +25,7 @@ from recover.reading.edits import Edit
 from recover.reading.facts import HOUR_MS, RETENTION, retention_hours
 from recover.reading.placed import Placed
 from recover.reading.policy import POLICIES
-from recover.reading.restore import copies_in_twins
+from recover.reading.restore import copies_beside
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import ClosedFile, ReadFailure
@@ -252,7 +252,7 @@ def _file_findings(store: Store, analysis: Reading) -> Iterator[Finding]:
         # brokers from 5.1.0 on skip folders, and only they read V2 records: harmless there
         skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)
         yield odd_log_name(store, odd, "info" if skipped else None)
-    copies = copies_in_twins(log, analysis.losses) if queue.duplicates else []
+    copies = copies_beside(log, analysis.losses) if queue.duplicates else []
     for twin in queue.duplicates:
         kept = next(f for f in queue.files if f.file_from_offset == twin.file_from_offset)
         number = sum(kept.file_from_offset <= record.phy_offset < kept.file_from_offset + queue.file_size
