@@ -41,6 +41,7 @@ from recover.change.owner import acting
 from recover.change.preconditions import seal
 from recover.check.report import VerifyReport
 from recover.findings.code import UsageRefusal
+from recover.findings.model import Phrase
 from recover.log.scan import LocalEngine
 from recover.predict.delivers import keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
@@ -242,8 +243,9 @@ class _Recovery(Struct):
         if self.size_of:
             size = opened.commitlog.file_size
             made.assumed_settings["mappedFileSizeCommitLog"] = size
-            made.assumptions.append(f"mappedFileSizeCommitLog={size}: the log files of {self.size_of} have that "
-                                    "length, and nothing in this store tells it")
+            made.assumptions.append(Phrase(
+                "{setting}: the log files of {source} have that length, and nothing in this store tells it",
+                setting=f"mappedFileSizeCommitLog={size}", source=self.size_of))
         if beyond := before.analysis.facts.search.beyond:
             out.say(_("{count} of --from after the end of the log, which nothing here names, are left out: --extend "
                       "takes them if they continue it").format(count=count(beyond, "message")))

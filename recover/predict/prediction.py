@@ -14,7 +14,7 @@ from recover.broker.recovery import Mode
 from recover.broker.settings import DelayTable, is_delayed
 from recover.derived.expected import QueueVerdict, expect
 from recover.findings.code import DERIVED, MESSAGES, UNSUPPORTED
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, Phrase, finding
 from recover.findings.store_codes import TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.predict.delivers import Delivers
@@ -110,7 +110,7 @@ class Prediction(Struct):
         found += self.incomplete
         # a repair waits for what must be found first
         asked = [item.code for item in self.incomplete if item.by_a_person]
-        remedy = f"Do not start it. Read first: mqtool explain {asked[0]}" if asked else None
+        remedy = Phrase("Do not start it. Read first: mqtool explain {code}", code=asked[0]) if asked else None
         if self.lost_messages:
             found.append(finding(
                 "start-loses-messages", broker=broker, offset_cut=self.cut_at, reason=self.end_reason,
