@@ -138,11 +138,11 @@ def ask(question: str, *, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise Refusal("not a terminal: add --yes to confirm",
+        raise Refusal(N_("not a terminal: add --yes to confirm"),
                       "`{typed} --dry-run` shows the plan, `{typed} --yes` carries it out.")
     make_console("auto", stderr=True).print(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Refusal("not confirmed; nothing was changed")
+        raise Refusal(N_("not confirmed; nothing was changed"))
 
 
 def say_owner(out: Printer, owner: Owner | None) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from formats.basics import CRC31_MASK, Buffer, FormatError
@@ -27,6 +28,7 @@ from formats.record.grammar import check_ends, valid_topic
 from formats.record.layout import IPV6_EXTRA, OFFSET_PHY_OFFSET, PROPERTIES_LENGTH_SIZE, TOPIC_LENGTH_V2_SIZE
 from formats.record.message import PROPERTY_CRC_START
 from formats.sysflag import HOSTS_V6
+from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
@@ -77,6 +79,21 @@ class LogReader:
             return self.record(phy_offset, size) if size <= LARGEST else None
         except (FormatError, OSError):
             return None
+
+
+_COMPARED = 100
+"""Records that are compared to learn whether two logs are the same."""
+
+
+def is_same_log(one: MappedFileQueue, other: MappedFileQueue, starts: Rows, sizes: Rows) -> bool:
+    """Whether one of these records of the `other` log (offsets, bytes) stands in the first one, byte for byte. Some of
+    them are compared; then both are one log, up to there at least."""
+    step = max(1, starts.size // _COMPARED)
+    with LogReader(one) as ours, LogReader(other) as theirs, suppress(OSError):
+        for start, size in zip(starts[::step].tolist(), sizes[::step].tolist(), strict=True):
+            if ours.read(start, size) == theirs.read(start, size):
+                return True
+    return False
 
 
 def without_own_offset(content: bytes) -> bytes:

@@ -23,15 +23,12 @@ from msgspec import Struct
 from formats.record import BLANK_SIZE
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.log.file_scan import FileScan
-from recover.log.judge import LogReader
+from recover.log.judge import LogReader, is_same_log
 from recover.log.scan import LogView
 from recover.reading.candidates import AGAINST, CANDIDATE, FOR, Candidates, Dead, Source, dead_in
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.source import open_file
-
-_COMPARED = 100
-"""Records of each stretch of a further log that are compared, to learn whether it is the same log."""
 
 
 class Further(Struct, frozen=True, eq=False):
@@ -56,16 +53,10 @@ class Further(Struct, frozen=True, eq=False):
         return begin
 
 
-def has_records_of(other: LogView, queue: MappedFileQueue) -> bool:
-    """Whether a record of a further log stands in the files of this one, too, byte for byte: so both are one log, up to
-    there at least. Some of each stretch are compared."""
-    with LogReader(queue) as ours, LogReader(other.queue) as theirs, suppress(OSError):
-        for split in (split for split in other.splits() if split.size and queue.find(split.first) is not None):
-            rows = split.records[:: max(1, split.size // _COMPARED)]
-            for start, size in zip(rows["phy_offset"].tolist(), rows["size"].tolist(), strict=True):
-                if ours.read(start, size) == theirs.read(start, size):
-                    return True
-    return False
+def is_of_log(other: LogView, queue: MappedFileQueue) -> bool:
+    """Whether a further log is the same as that of these files, which were not scanned."""
+    return any(is_same_log(queue, other.queue, split.records["phy_offset"], split.records["size"])
+               for split in other.splits() if split.size and queue.find(split.first) is not None)
 
 
 def newest_in(scan: FileScan) -> int:

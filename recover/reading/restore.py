@@ -8,7 +8,8 @@ more often; so a flipped bit is only reported, and corrected on demand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
 from formats.sysflag import HOSTS_V6
 from recover.derived.expected import QueueKey
 from recover.log.file_scan import scan_file
-from recover.log.judge import LARGEST, LogReader
+from recover.log.judge import LARGEST, LogReader, is_same_log
 from recover.log.scan import DENIED, Damage, LogView
 from recover.reading.edits import Edit, single_edit
 from recover.reading.lost import Losses, LostPosition
@@ -39,6 +40,8 @@ from recover.reading.places import moved
 from recover.reading.policy import POLICIES
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.reading import FILE
+from recover.store.store import named_by_record
 
 _MOST_WORK = 1 << 32
 """Bytes that are searched for one record, all candidates together; each candidate costs _TRY_COST extra."""
@@ -277,45 +280,69 @@ def _part_name(record: Record, position: int) -> str:
     return "body" if position < topic else "topic" if position < properties else "properties"
 
 
-# --- Messages that another folder's file of the same name still holds.
+# --- Messages that another file of the log's folders still holds.
 
 
-def copies_in_twins(log: LogView, losses: Losses) -> list[list[Record]]:
-    """Return, for each damage of the log, the intact records that files of the same name hold in it, ascending, where
-    they are the messages that are lost there: in the place that a unit names, or in one that its queue lacks."""
+def copies_beside(log: LogView, losses: Losses) -> list[list[Record]]:
+    """Return, for each damage of the log, the intact records that other files in its folders hold in it, ascending,
+    where they are the messages that are lost there: in the place that a unit names, or in one that its queue lacks if
+    the file is of the same log.
+
+    These are files of the same name in another folder, and files of another name, such as a `.bak`, that begin with the
+    same offset by their first record.
+    """
     struck = {damage.mapped_file.file_from_offset for damage in log.damaged if damage.mapped_file is not None}
-    twins = [(twin, _records_of(twin, log.queue.file_size)) for twin in log.queue.duplicates
-             if twin.file_from_offset in struck]
-    return [list(_copies(log, twins, *each)) for each in zip(log.damaged, losses.by_damage, strict=True)]
+    beside = [_Beside.of(log, file) for file in (*log.queue.duplicates, *_odd_files(log, struck))
+              if file.file_from_offset in struck]
+    return [list(_copies(log, beside, *each)) for each in zip(log.damaged, losses.by_damage, strict=True)]
+
+
+def _odd_files(log: LogView, struck: Collection[int]) -> Iterator[MappedFile]:
+    """Yield the files of another name than log files have, at the offset that their first record states."""
+    for odd in log.queue.odd if struck else ():
+        place = named_by_record(odd.path) if odd.kind == FILE and odd.length else None
+        if place is not None:
+            yield MappedFile(odd.path, place, odd.length)
+
+
+class _Beside(NamedTuple):
+    """A second file at the place of a log file, its records (offset, bytes; two rows of int64), and whether it is known
+    to be of the same log: by its name, or by a record that both have."""
+
+    queue: MappedFileQueue
+    records: Rows
+    is_of_log: bool
+
+    @classmethod
+    def of(cls, log: LogView, file: MappedFile) -> _Beside:
+        queue = MappedFileQueue(log.queue.directories, log.queue.file_size, [file])
+        parts = [np.stack([split.records["phy_offset"], split.records["size"]])
+                 for split in scan_file(file, log.queue.file_size).splits]
+        records = np.concatenate([np.empty((2, 0), dtype=np.int64), *parts], axis=1)
+        return cls(queue, records, file in log.queue.duplicates or is_same_log(log.queue, queue, *records))
 
 
 def place_of(record: Record) -> tuple[QueueKey, int]:
     return QueueKey(record.topic_name, record.queue_id), record.queue_offset
 
 
-def _records_of(mapped_file: MappedFile, file_size: int) -> Rows:
-    """Return start and size of each record of a file, in order (int64, two rows)."""
-    parts = [np.stack([split.records["phy_offset"], split.records["size"]])
-             for split in scan_file(mapped_file, file_size).splits]
-    return np.concatenate([np.empty((2, 0), dtype=np.int64), *parts], axis=1)
-
-
 def _copies(
-    log: LogView, twins: list[tuple[MappedFile, Rows]], damage: Damage, positions: list[LostPosition]
+    log: LogView, beside: list[_Beside], damage: Damage, positions: list[LostPosition]
 ) -> Iterator[Record]:
-    """Yield the records of `copies_in_twins` for one damage; `twins`: each with its `_records_of`."""
+    """Yield the records of `copies_beside` for one damage."""
     lost = {position.place: position.phy_offset for position in positions}
     if damage.mapped_file is None or not lost:
         return
     at = damage.start
-    for twin, rows in twins:
-        if twin.file_from_offset != damage.mapped_file.file_from_offset:
+    for other in beside:
+        if other.queue.min_offset != damage.mapped_file.file_from_offset:
             continue
-        inside = rows[:, slice(*np.searchsorted(rows[0], [damage.start, damage.stop]))].T
-        with LogReader(MappedFileQueue(log.queue.directories, log.queue.file_size, [twin])) as reader:
+        inside = other.records[:, slice(*np.searchsorted(other.records[0], [damage.start, damage.stop]))].T
+        with LogReader(other.queue) as reader:
             for start, size in inside.tolist():
                 if at <= start and start + size <= damage.stop:
                     record = reader.record(start, size)
-                    if lost.get(place_of(record), -1) in (None, start):
+                    named = lost.get(place_of(record), -1)
+                    if named == start or (named is None and other.is_of_log):
                         yield record
                         at = start + size

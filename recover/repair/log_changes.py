@@ -33,7 +33,7 @@ from recover.reading.edits import Edit, by_record
 from recover.reading.lost import LostPosition, Neighbour, Surroundings
 from recover.reading.policy import POLICIES, UNASKED, Explanation
 from recover.reading.reading import Reading
-from recover.reading.restore import content_of, copies_in_twins, place_of, restoring_edits
+from recover.reading.restore import content_of, copies_beside, place_of, restoring_edits
 from recover.repair.bridge import Bridge, BridgeRange, range_between
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
@@ -276,7 +276,7 @@ def keep_everything(
     log, edits = analysis.log, list(edits)
     old_end = analysis.old_end if old_end is None else old_end
     end = end_of_live_log(log) if old_end is None else old_end
-    copies = copies_in_twins(log, analysis.losses)
+    copies = copies_beside(log, analysis.losses)
     # what another file has after the end of the log continues it
     ends = [record.phy_offset + record.total_size for records in copies for record in records[-1:]]
     changes = LogChanges(analysis, max([end, *ends]), without_markers=lost == "gap", old_end=old_end)

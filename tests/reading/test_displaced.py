@@ -18,6 +18,7 @@ from mqtool import exits
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options
 from tests.support import plain_reader as plain
+from tests.support.pairs import part_at
 from tests.support.sampling import sampled
 from tests.support.stores import copy_store, unpacked, write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
@@ -305,3 +306,52 @@ def test_many_heads_of_records_that_are_none_cost_little(tmp_path: Path) -> None
         for number, record in enumerate(records * 60))
     write_at(path, start, heads[:stop - start])
     assert not run("verify", root).found(DISPLACED)
+
+
+# --- Files of another name in the log's folders: what their records say counts, not their name.
+
+
+@pytest.fixture
+def with_copy(tmp_path: Path) -> Callable[[str, Path], tuple[Path, Path]]:
+    """A store with noise in a log file, and beside that file one of another name, a copy of a sound file."""
+    def made(name: str, source: Path) -> tuple[Path, Path]:
+        root = copy_store(unpacked(MANY), tmp_path / "store")
+        file = sorted((root / "commitlog").iterdir())[2]
+        beside = file.with_name(name.format(file.name))
+        shutil.copyfile(source / "commitlog" / file.name, beside)
+        write_at(file, 20_000, b"\xa5" * 5000)
+        return root, beside
+    return made
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+@pytest.mark.parametrize("name", ["{}.bak", "old-{}"])
+def test_damaged_messages_come_back_from_a_file_of_another_name(
+    with_copy: Callable[[str, Path], tuple[Path, Path]], name: str, *, has_queues: bool
+) -> None:
+    root, beside = with_copy(name, unpacked(MANY))
+    if not has_queues:
+        shutil.rmtree(root / "consumequeue")
+    before = tree_digest(root)
+    done = run("recover", root, "--yes")
+    assert (done.code, done.document["damaged_messages"]) == (exits.CORRECTED, 0)
+    assert plain.log_files(root) == plain.log_files(unpacked(MANY))
+    assert plain.delivered(root) == plain.delivered(unpacked(MANY))
+    assert not beside.exists()
+    assert not run("recover", root, "--yes").document["applied"]
+    run("undo", root, "--yes")
+    assert_same_tree(before, tree_digest(root))
+
+
+def test_file_of_another_name_and_another_log_gives_nothing(
+    with_copy: Callable[[str, Path], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    other = copy_store(unpacked(MANY), tmp_path / "other")
+    part_at(other, 0)
+    root, _ = with_copy("{}.bak", other)
+    shutil.rmtree(root / "consumequeue")
+    records = plain.records_by_place(unpacked(MANY))
+    done = run("recover", root, "--yes", "--max-loss", "all")
+    assert done.code & exits.MESSAGES
+    assert all(records[at].content == record.content for at, record in plain.records_by_place(root).items()
+               if not record.stands_in)
