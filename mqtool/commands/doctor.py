@@ -71,7 +71,7 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     rows = [(Text(item.code), _fitting(clean(out.given.fill(told(item)[0])), room, lines))
             for item, lines in zip(matters, _LINES, strict=False)]
     if rows:
-        hidden = _(" ({n} more: mqtool verify lists all)").format(n=count(more, "code")) if more else ""
+        hidden = _(" ({n}: mqtool verify lists all)").format(n=count(more, "more code")) if more else ""
         out.show(table(_("what matters") + hidden, ["code", "*problem"], rows))
     scene = out.scene("asked", checked.exit_code, findings=[*checked.findings], damaged=answer.damaged,
                       unread=checked.unread, start=answer)
