@@ -239,12 +239,10 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
     stop = next((item for item in found.before.findings if item.code in STOPS), None)
     if log["damaged_messages"]:
         damaged, whole = (count(log[name], "message") for name in ("damaged_messages", "messages"))
-        lost = N_("{messages} is damaged or missing") if log["damaged_messages"] == 1 else \
-            N_("{messages} are damaged or missing")
         places = _(" in {places} of the log").format(places=count(len(log["damaged"]), "place")) if log["damaged"] \
             else ""
-        rest = N_(", {messages} is intact") if log["messages"] == 1 else N_(", {messages} are intact")
-        parts.append(_(lost).format(messages=damaged) + places + _(rest).format(messages=whole))
+        parts.append(_("{messages} damaged or missing").format(messages=damaged) + places
+                     + _(", {messages} intact").format(messages=whole))
     elif stop is not None:
         parts.append(told(stop)[0])
     elif code & exits.MESSAGES:
@@ -253,9 +251,7 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
         parts.append(_("{messages} in the log, all intact").format(messages=count(log["messages"], "message")))
     derived = sum(item.severity == "warning" and bool(item.bits & exits.DERIVED) for item in found.before.findings)
     if derived:
-        loses = N_("{problems} that loses no intact message") if derived == 1 else \
-            N_("{problems} that lose no intact message")
-        parts.append(_(loses).format(problems=count(derived, "problem")))
+        parts.append(_("{problems} without an affected message").format(problems=count(derived, "problem")))
     if document["not_checked"]:
         parts.append(_("not checked: {parts}").format(parts=", ".join(document["not_checked"])))
     played = found.groups.prediction.json()
