@@ -228,7 +228,7 @@ def _start(scene: Scene) -> list[Step]:
                        (N_("and {settings}, which it does not set"), lines),
                        (N_("provided that it has {settings}"), scene.assumed)):
         if said:
-            parts.append(_(text).format(settings=" ".join(said)))
+            parts.append(_(text).format(settings=" ".join(map(retold, said))))
     last = N_("nothing else needs to be done")
     left = [*dict.fromkeys(item.code for item in scene.wrong)]
     if scene.named(_ASKS) and not scene.code & exits.MESSAGES:

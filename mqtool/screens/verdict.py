@@ -137,7 +137,7 @@ def _costs(document: dict[str, Any]) -> list[str]:
         (reused, N_("reuse {n}"), count(reused, "queue offset")),
         (lowered, N_("lower the max offset of {n}"), count(len(lowered), "queue")),
         (light, N_("leave out {n} of LMQ queues, whose consumers do not get the messages"), count(light, *entry)),
-        (document["config_lost"], N_("forget content of {n}"), ", ".join(document["config_lost"])),
+        (document["config_lost"], N_("forget content of {n}"), listed(document["config_lost"])),
     )
     return [*(_(text).format(n=n, cut=document["max_phy"]) for number, text, n in told if number),
             *_deliveries(document["delivers"])]
