@@ -353,7 +353,7 @@ def _not_yet(scene: Scene, answer: Answer) -> list[Step]:
     person: a second recover would have nothing to do."""
     steps = _as_predicted(scene, answer)
     leads = answer.leads()
-    cause = retold(answer.reason, leads) if answer.reason else _("; ").join(
+    cause = retold(answer.reason) if answer.reason else _("; ").join(
         told(item)[0] for item in leads if item.bits & exits.MESSAGES)
     return [step for step in steps if not step.command.startswith("mqtool")] or [
         Step(NO_START, scene.given.fill(_("broker {broker}: {cause}").format(

@@ -366,7 +366,6 @@ class Printer:
         sentences, stop, _rest = failure.remedy.partition("`")[0].rpartition(". ")
         by_hand = sentences + stop.rstrip() if commands else failure.remedy
         self._steps = [Step(self._complete(way), failure.message) for way in (by_hand, *commands) if way]
-        failure = failure._replace(remedy=self._complete(failure.remedy))
         if self._ended:
             self._complain(failure)
         else:
@@ -409,7 +408,8 @@ class Printer:
         if self._undo is not None:
             document["undo"] = self._undo._asdict()
         if failure is not None:
-            document["error"] = {"kind": failure.kind, "message": failure.message, "remedy": failure.remedy}
+            document["error"] = {"kind": failure.kind, "message": failure.message,
+                                 "remedy": self._complete(failure.remedy)}
         sys.stdout.write(to_json(document) + "\n")
         sys.stdout.flush()
 
@@ -468,12 +468,11 @@ class Printer:
 
     def _complain(self, failure: exits.Failure) -> None:
         name = f"mqtool {self.command}" if self.command else "mqtool"
-        message = self.given.fill(retold(failure.message, self.findings))
+        message = self.given.fill(retold(failure.message))
         lines = [Text.assemble((f"{name}: ", "bold"), (clean(message), "bold red"),
                                (f" ({_('exit')} {failure.code}{_(': ')}"
                                 f"{listed(map(_, exits.names(failure.code)))})", "dim"))]
-        remedies = (told(item)[1] for item in self.findings if self.given.fill(item.remedy) == failure.remedy)
-        remedy = self.given.fill(next(remedies, "")) or retold(failure.remedy)
+        remedy = self._complete(retold(failure.remedy))
         lines += [Text(clean(remedy))] if remedy else []
         console = self.stderr_console()
         for line in lines:

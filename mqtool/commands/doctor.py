@@ -62,7 +62,7 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
                  for item in matters],
         more=more,
     )
-    shown = {**start, "reason": retold(answer.reason or "", [*answer.findings, *checked.findings])}
+    shown = {**start, "reason": retold(answer.reason or "")}
     word, style = (N_("CANNOT SAY"), "bold yellow") if unknown else \
         (N_("YES"), "bold green") if answer.may_start else (N_("NO"), "bold red")
     question = _("May {broker} start on it?").format(broker=answer.prediction.broker)

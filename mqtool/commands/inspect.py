@@ -205,7 +205,7 @@ def _starts(report: StoreReport) -> Table:
             _("no file matches: begins with the oldest that it may read")
         name = until or (_("{first} and later").format(first=first.broker) if len(report.starts) > 1
                          else str(first.broker))
-        rows.append((name, retold(first.mode), first.file, note))
+        rows.append((name, _(first.mode), first.file, note))
     return table("where a broker's recovery would start", ["broker", "mode", "first file", "*"], rows)
 
 

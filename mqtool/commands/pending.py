@@ -18,7 +18,7 @@ from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command, new_
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import delivers_table
 from mqtool.text import count, human_time
-from mqtool.words import N_, _, retold
+from mqtool.words import N_, _, listed, retold
 from recover.export.select import parse_time
 from recover.export.write import output_file
 from recover.findings.code import UsageRefusal
@@ -32,6 +32,7 @@ from recover.reading.facts import Facts
 
 _LISTED, _SHOWN, _GROUPS = 10_000, 40, 40
 _PANEL = "Which messages (default: all)"
+_WAITS = {"delay": N_("{n} delay"), "timer": N_("{n} timer"), "half": N_("{n} half"), "revive": N_("{n} revive")}
 _KINDS = (".ndjson", ".jsonl", ".csv")
 _OUTCOMES = {"again": N_("a second time"), "now": N_("at once"), "pending": N_("later"), "skipped": N_("never")}
 _COLUMNS = ("kind", "outcome", "topic", "queue", "level", "due", "unique_key", "group", "checks", "born_time",
@@ -113,7 +114,7 @@ def pending(
     out.say(*map(retold, unread))
     if not start.starts:
         out.say(_("broker {broker} would not start: {reason}. The tables are for when it does").format(
-            broker=start.broker, reason=retold(str(start.reason))))
+            broker=start.broker, reason=retold(start.reason or "")))
     steps = [Step(out.given.line("predict"), "shows what a start would deliver at once, and a second time")]
     out.summary(_summary(len(events), rows, sum(row.lag or 0 for row in groups.rows), len(unread)),
                 steps if events else [])
@@ -136,7 +137,7 @@ def _by_kind(rows: Iterable[dict[str, Any]]) -> str:
     sums: dict[str, int] = {}
     for row in rows:
         sums[row["kind"]] = sums.get(row["kind"], 0) + sum(row[name] for name in ("again", "now", "pending", "skipped"))
-    return retold(", ".join(f"{number:,} {kind}" for kind, number in sums.items()))
+    return listed(_(_WAITS[kind]).format(n=f"{number:,}") for kind, number in sums.items())
 
 
 def _cells(events: list[Event]) -> Iterator[list[object]]:

@@ -133,7 +133,7 @@ def predict(
     code = answer.exit_code | (0 if answer.exit_code & exits.MESSAGES else FindingList(outlasts).bits)
     out.answer(**document)
     out.found([*answer.findings, *outlasts])
-    shown = {**document, "reason": answer.reason and out.given.fill(retold(answer.reason, answer.findings))}
+    shown = {**document, "reason": answer.reason and out.given.fill(retold(answer.reason))}
     _show(out, shown)
     scene = out.scene("predicted", code, findings=[*answer.leads(), *outlasts], damaged=answer.damaged,
                       unread=checked.unread, assumed=answer.assumed)
@@ -176,7 +176,7 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, object]]:
         log, known = _("no log file"), not document["reason"]
     rows += [
         (N_("recovery"), _("{mode}, from {file}").format(
-            mode=retold(document["mode"] or ""), file=document["start_file"] or _("no file"))),
+            mode=_(document["mode"] or ""), file=document["start_file"] or _("no file"))),
         (N_("log after load"), log),
         (N_("intact messages deleted"), _count(document["lost_messages"], "bold red", known=known)),
         (N_("messages not delivered (no queue entry)"),

@@ -23,6 +23,8 @@ from formats.sysflag import BORNHOST_V6, HOSTS_V6
 from recover.broker import versions
 from recover.broker.record_check import Checked, CheckRules, ReadAt, check_message
 from recover.broker.settings import BrokerSettings
+from recover.findings.code import N_
+from recover.findings.model import Phrase
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import ReadFailure
@@ -143,11 +145,11 @@ def first_position(
         return 0
     offset = checkpoint.logics_physical_offset
     if offset <= 0 < checkpoint.physic_msg_timestamp:
-        raise BrokenStartError("enableAcceleratedRecovery=true needs an offset of the queues in the checkpoint")
+        raise BrokenStartError(N_("enableAcceleratedRecovery=true needs an offset of the queues in the checkpoint"))
     position = offset - log.files[index].file_from_offset
     if position > log.file_size:
-        raise BrokenStartError(f"enableAcceleratedRecovery=true begins at {offset}, outside of "
-                               f"{log.files[index].name}")
+        raise BrokenStartError(Phrase("enableAcceleratedRecovery=true begins at {offset}, outside of {file}",
+                                      offset=offset, file=log.files[index].name))
     return max(0, position)
 
 

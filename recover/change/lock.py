@@ -18,7 +18,8 @@ from typing import IO
 
 from recover.change import disk
 from recover.change.owner import permission_remedy
-from recover.findings.code import Refusal
+from recover.findings.code import N_, Refusal
+from recover.findings.model import Phrase
 from recover.store.source import StorePath
 from recover.store.store import Store, check_journal_folder
 
@@ -68,9 +69,9 @@ def refuse_if_held(root: Path, remedy: str = "stop the broker first", *, broker:
 
 def _held_by(holder: int | None, remedy: str) -> Refusal:
     if holder is None or holder == UNKNOWN_HOLDER:
-        return Refusal("another mqtool, or a process of another host, holds the store's lock",
-                       "wait until it has ended", pid=None)
-    return Refusal(f"process {holder} holds the store's lock", remedy, pid=holder)
+        return Refusal(N_("another mqtool, or a process of another host, holds the store's lock"),
+                       N_("wait until it has ended"), pid=None)
+    return Refusal(Phrase("process {pid} holds the store's lock", pid=holder), remedy, pid=holder)
 
 
 def only_run(stream: IO[bytes], path: Path) -> None:

@@ -14,7 +14,8 @@ from formats.consumequeue import CQ_UNIT, is_valid
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.versions import EXPANDED_JSON, BrokerVersion
 from recover.derived.expected import EXPIRED, QueueKey, deleted_topics
-from recover.findings.model import Finding, few, finding
+from recover.findings.code import N_
+from recover.findings.model import Finding, Phrase, few, finding
 from recover.findings.store_codes import FIND_CONFIG, GUESS, PARTLY_KEPT, TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.reading.reading import Reading
@@ -135,16 +136,16 @@ class ConfigReport:
                 self.above.append(AboveMax(file, table, f"{topic}@{group}", queue_id, offset, held.stop))
             elif 0 <= offset < held.start:
                 below[queue_id] = (offset, held.start)
-        for code, odd, verb, limit, effect in (
-            ("consumer-offset-above-max", above, "ends at", "max",
+        for code, odd, template, limit, effect in (
+            ("consumer-offset-above-max", above, N_("queue {queue} ends at {end}, the offset is {offset}"), "max",
              "the consumer is sent elsewhere: back to the first message on 4.x if the queue begins at 0, otherwise to "
              "its end"),
-            ("consumer-offset-below-min", below, "begins at", "min",
+            ("consumer-offset-below-min", below, N_("queue {queue} begins at {end}, the offset is {offset}"), "min",
              "the consumer continues at the first message left; those before it are no longer in the log"),
         ):
             if odd:
                 found.append(finding(
-                    code, file, **facts, count=len(odd), detail=_detail(odd, verb),
+                    code, file, **facts, count=len(odd), detail=_detail(odd, template),
                     queues={str(queue_id): {"offset": offset, limit: at} for queue_id, (offset, at) in odd.items()},
                     effect=effect,
                 ))
@@ -163,8 +164,8 @@ class ConfigReport:
                 ))
 
 
-def _detail(queues: dict[int, tuple[int, int]], verb: str) -> str:
-    return few([f"queue {queue_id} {verb} {limit}, the offset is {offset}"
+def _detail(queues: dict[int, tuple[int, int]], template: str) -> str:
+    return few([Phrase(template, queue=queue_id, end=limit, offset=offset)
                 for queue_id, (offset, limit) in sorted(queues.items())], 8)
 
 
@@ -296,7 +297,7 @@ class _Evidence:
         self.groups = _groups(self.pairs[GROUPS_FILE], self.stored | set(topics.configured or ()))
 
     def of_topics(self) -> str:
-        return f"queues and log hold {few(self.users)}" if self.users else ""
+        return Phrase("queues and log hold {names}", names=few(self.users)) if self.users else ""
 
     def of_delays(self) -> str:
         """A broker writes the file every ten seconds and when it stops, as it does with consumer offsets."""
@@ -305,10 +306,11 @@ class _Evidence:
         empty = delays.present and not delays.main.table
         late = _WRITTEN_MS if gone and self.store.has_abort else 0
         due = TOPIC_SCHEDULE in self.stored and (gone or empty) and _came_due(self.store, self.log, self.newest, late)
-        return f"queues and log hold {TOPIC_SCHEDULE}" if due else ""
+        return Phrase("queues and log hold {names}", names=TOPIC_SCHEDULE) if due else ""
 
     def of_groups(self) -> str:
-        return f"there were groups: {few(self.groups)}" if self.groups and self.pairs[GROUPS_FILE].present else ""
+        named = self.groups and self.pairs[GROUPS_FILE].present
+        return Phrase("there were groups: {names}", names=few(self.groups)) if named else ""
 
     def of_offsets(self, name: str) -> str:
         offsets, lmq = self.pairs[OFFSETS_FILE], self.pairs[LMQ_OFFSETS_FILE]
@@ -318,9 +320,9 @@ class _Evidence:
             return ""
         pair = self.pairs[name]
         if self.groups and not (_is_as_begun(pair) and not _has_consumed(pair, self.groups, self.store, self.log)):
-            return f"there were groups: {few(self.groups)}"
+            return Phrase("there were groups: {names}", names=few(self.groups))
         unwritten = not any(pair.present and not is_guess(pair) for pair in self.pairs.values())
-        return "config/ holds no file that a broker wrote" if self.users and unwritten else ""
+        return N_("config/ holds no file that a broker wrote") if self.users and unwritten else ""
 
     def shown(self) -> dict[str, str]:
         """What is shown of each file that must have had content, in words; not of one whose content is in RocksDB."""
@@ -391,9 +393,9 @@ def _lack(text: ConfigText, users: frozenset[str] = frozenset(), filled: frozens
     if not text.table:
         return STATE_TEXT["emptied"]
     if users and users.isdisjoint(text.table):
-        return "lists no topic that holds messages"
+        return N_("lists no topic that holds messages")
     unlisted = sorted(filled - text.table.keys())
-    return f"does not list {few(unlisted)}" if unlisted else ""
+    return Phrase("does not list {names}", names=few(unlisted)) if unlisted else ""
 
 
 _NAMED_CONFIG = 20
@@ -436,7 +438,8 @@ def _all_gone(store: Store, topics: Topics, log: LogView | None, pairs: list[Con
     guess = guess_topics(store, topics, log, pair)
     return finding(
         "config-missing", CONFIG, None, name=f"{CONFIG}/", problem=STATE_TEXT["missing"],
-        outcome=f"{pair.shown}, but their settings, the consumer groups and consumer offsets are missing",
+        outcome=Phrase("{shown}, but their settings, the consumer groups and consumer offsets are missing",
+                       shown=pair.shown),
         topics=len(guess.topics), names=", ".join(sorted(guess.topics)[:_NAMED_CONFIG]),
         remedy=TOPICS_GUESSED,
     )
@@ -465,24 +468,29 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
         yield _guessed(store, topics, log, pair, facts)
     elif pair.is_empty:
         if pair.shown:
-            yield finding("config-missing", file, None, **facts, shown=pair.shown, outcome=f"{pair.shown}; lost: "
-                          f"{pair.known.lost}", remedy=FIND_CONFIG, **pair.difference())
+            yield finding("config-missing", file, None, **facts, shown=pair.shown, remedy=FIND_CONFIG,
+                          outcome=Phrase("{what}; lost: {lost}", what=pair.shown, lost=pair.known.lost),
+                          **pair.difference())
     else:
         readable = len(main.table) or len(backup.table)
-        start = "A broker starts without it" if pair.starts else "No broker starts with these two files"
-        left = f"; {readable} of its members are readable" if readable else ""
+        start = N_("A broker starts without it") if pair.starts else N_("No broker starts with these two files")
+        if readable:
+            start = Phrase("{start}; {n} of its members are readable", start=start, n=readable)
         yield finding("config-lost", file, main.broken_at, **facts, backup_problem=STATE_TEXT[backup.state],
-                      start=start + left, readable=readable, starts=pair.starts, **pair.difference())
+                      start=start, readable=readable, starts=pair.starts, **pair.difference())
 
 
 def _outcome(pair: ConfigPair, chosen: ConfigText) -> str:
     members = len(chosen.table)
     if chosen is pair.main and chosen.flipped is not None:
         at, bit = chosen.flipped
-        return f"with bit {bit} of byte {at} flipped back it is complete ({members} members)"
+        return Phrase("with bit {bit} of byte {at} flipped back it is complete ({members} members)", bit=bit, at=at,
+                      members=members)
     if chosen is pair.main:
-        return f"its own text ends at byte {chosen.parsed.end} and is complete ({members} members)"
-    return f"its backup is complete ({members} members, {len(pair.main.table)} are readable in the file itself)"
+        return Phrase("its own text ends at byte {at} and is complete ({members} members)", at=chosen.parsed.end,
+                      members=members)
+    return Phrase("its backup is complete ({members} members, {n} are readable in the file itself)", members=members,
+                  n=len(pair.main.table))
 
 
 def _guessed(

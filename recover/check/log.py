@@ -14,9 +14,9 @@ from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import BrokerSettings, has_blank_after_log
 from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, TRIMMED_TEXT, V2_RECORDS
-from recover.findings.code import BY_HAND, Severity, remedy_of
-from recover.findings.log_codes import FIND_FILES, FIND_WHOLE, HALVES, NAMELESS, ONE_MISSING, STANDS_FOR
-from recover.findings.model import Finding, few, finding
+from recover.findings.code import BY_HAND, N_, Severity, remedy_of
+from recover.findings.log_codes import FIND_WHOLE, HALVES, NAMELESS, NO_RETENTION, ONE_MISSING, STANDS_FOR
+from recover.findings.model import Finding, Phrase, few, finding
 from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 NOT_A_FILE = "commitlog-not-a-file"
 SIZE_UNTOLD = "commitlog-size-untold"
 FILE_ALONE = "commitlog-file-alone"
-_NO_RETENTION = FIND_FILES + "Only deletion by hand or a full disk explains that they are missing."
 
 
 def check_commitlog(store: Store, analysis: Reading) -> list[Finding]:
@@ -137,7 +136,7 @@ def first_file_findings(store: Store, log: LogView, topics: Topics) -> Iterator[
     first, newest = first_timestamp(log), log.tally.newest_timestamp
     late, age = newest - first < hours * HOUR_MS, max(0, newest - first) // HOUR_MS
     # no broker keeps messages for less than an hour
-    remedy = (logs_beside_remedy(store) or (None if age else _NO_RETENTION)) if late else None
+    remedy = (logs_beside_remedy(store) or (None if age else NO_RETENTION)) if late else None
     if unread := unread_before_begin(store, log, topics) if late else []:
         yield finding(
             "commitlog-begin-missing", COMMITLOG, None, start=log.min_offset, first=first, newest=newest, hours=hours,
@@ -194,16 +193,16 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
     file, name = store.relative(odd.path), odd.path.name
     # an empty file at an odd offset is no part of the log, whatever it was created for
     if odd.counts_as_file and (odd.length or odd.kind != FILE):
-        where = " at an offset that is not a multiple of the file size" if odd.kind == FILE else ""
-        return finding(NOT_A_FILE, file, None, name=name, what=odd.kind + where)
+        what = Phrase("{kind} at an offset that is not a multiple of the file size", kind=odd.kind)
+        return finding(NOT_A_FILE, file, None, name=name, what=what if odd.kind == FILE else odd.kind)
     if _only_copy(store, odd):
         return finding(NOT_A_FILE, file, None, message=STANDS_FOR, name=name,
-                       what="under another name, compressed, or an incomplete copy")
+                       what=N_("under another name, compressed, or an incomplete copy"))
     place = _place_left_open(store, odd)
     if place is not None:
         return finding(NOT_A_FILE, file, None, message=NAMELESS, name=name, right=offset_to_name(place),
-                       remedy="Give the log file its name, {right}; then: mqtool verify {store}",
-                       what="under another name")
+                       remedy=N_("Give the log file its name, {right}; then: mqtool verify {store}"),
+                       what=N_("under another name"))
     return finding("commitlog-odd-name", file, None, severity=severity, name=name, is_directory=odd.is_directory,
                    remedy=BY_HAND if odd.by_hand else None)
 
@@ -270,7 +269,8 @@ def far_file_finding(store: Store, far: MappedFile, start: int, log_end: int) ->
 
 def missing_files(store: Store, file_size: int, *, start: int, stop: int, **facts: Any) -> Finding:
     """The finding about the missing log files from `start` to `stop`; a single one is called by its name."""
-    one = ONE_MISSING.replace("{name}", offset_to_name(start)) if stop - start <= file_size else None
+    one = Phrase(ONE_MISSING, name=offset_to_name(start), intact_after=facts.get("intact_after")) \
+        if stop - start <= file_size else None
     return finding("commitlog-missing-file", "commitlog", None, message=one, remedy=logs_beside_remedy(store),
                    **{"start": start, "stop": stop, "bytes": stop - start, **facts})
 
@@ -314,12 +314,12 @@ def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Findin
     return found
 
 
-_IN_FOLDERS = ("the log is in {folders} folders: a broker older than {version} takes their names for the name of one, "
-               "finds no log there, and deletes all queues")
+_IN_FOLDERS = N_("the log is in {folders} folders: a broker older than {version} takes their names for the name of "
+                 "one, finds no log there, and deletes all queues")
 
-_NO_BLANK = "Remove the blank at the end of the path in the broker's configuration."
-_BLANK_AFTER = ("a blank follows the path of the log in the configuration: a broker older than {version} takes it for "
-                "a part of the name, finds no log there, and deletes all queues")
+_NO_BLANK = N_("Remove the blank at the end of the path in the broker's configuration.")
+_BLANK_AFTER = N_("a blank follows the path of the log in the configuration: a broker older than {version} takes it "
+                  "for a part of the name, finds no log there, and deletes all queues")
 
 
 def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
@@ -327,13 +327,13 @@ def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
     that it would not find."""
     if (folders := len(store.commitlog_dirs)) > 1:
         yield finding("commitlog-needs-newer-broker", "commitlog", None, message=_IN_FOLDERS, folders=folders,
-                      what="a log in several folders", start=log.min_offset, version=str(SEVERAL_LOG_FOLDERS.since))
+                      what=N_("a log in several folders"), start=log.min_offset, version=str(SEVERAL_LOG_FOLDERS.since))
     if has_blank_after_log(store.options.settings):
         yield finding("commitlog-needs-newer-broker", "commitlog", None, message=_BLANK_AFTER, remedy=_NO_BLANK,
-                      what="a path with a blank at its end", start=log.min_offset, version=str(TRIMMED_TEXT.since))
+                      what=N_("a path with a blank at its end"), start=log.min_offset, version=str(TRIMMED_TEXT.since))
     forms = {
-        "V2 records": ("bits", log.tally.bits & BIT_V2, V2_RECORDS),
-        "records with IPv6 hosts": ("sys_flag", log.tally.flags & HOSTS_V6, IPV6_HOSTS),
+        N_("V2 records"): ("bits", log.tally.bits & BIT_V2, V2_RECORDS),
+        N_("records with IPv6 hosts"): ("sys_flag", log.tally.flags & HOSTS_V6, IPV6_HOSTS),
     }
     for what, (column, bits, behaviour) in forms.items():
         for split in (split for split in log.live() if bits and split.has(bits, BITS if column == "bits" else FLAGS)):

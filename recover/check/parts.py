@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct, structs
@@ -31,12 +32,12 @@ from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_of, holder_text
 from recover.check.config import config_databases
 from recover.check.log import first_timestamp, needs_newer_broker
-from recover.check.rights import check_owners
 from recover.check.timer import check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, index_headers, list_index_files
 from recover.derived.transactions import check_transactions
-from recover.findings.model import Finding, finding
+from recover.findings.code import N_
+from recover.findings.model import Finding, Phrase, finding
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
@@ -59,6 +60,9 @@ from recover.store.unread import (
     unread_parts,
 )
 
+if TYPE_CHECKING:
+    from recover.check.surroundings import Surroundings
+
 # --- Parts that must exist and be complete although mqtool does not read their content.
 #
 # One row per part: the evidence that it must exist (a setting, topics.json, another file, records of the log), and what
@@ -66,10 +70,10 @@ from recover.store.unread import (
 
 
 _ROCKSDB = {
-    "config/topics": "topics in RocksDB", "config/subscriptionGroups": "groups in RocksDB",
-    "config/consumerOffsets": "consumer offsets in RocksDB", "config/rdb": "configuration in RocksDB",
-    "config/users": "users in RocksDB", "config/acls": "access rules in RocksDB",
-    "rocksdbstore": "RocksDB of index, timer and transactions", "kvStore": "RocksDB of pop consumers",
+    "config/topics": N_("topics in RocksDB"), "config/subscriptionGroups": N_("groups in RocksDB"),
+    "config/consumerOffsets": N_("consumer offsets in RocksDB"), "config/rdb": N_("configuration in RocksDB"),
+    "config/users": N_("users in RocksDB"), "config/acls": N_("access rules in RocksDB"),
+    "rocksdbstore": N_("RocksDB of index, timer and transactions"), "kvStore": N_("RocksDB of pop consumers"),
 }
 _RECREATED = "rocksdbstore"
 """5.5.0 starts and serves without it, even if it held timers, index or transactions."""
@@ -79,9 +83,9 @@ _LOCAL = "local"
 _EPOCHS = 1 << 20
 _BATCH_SIZE = "mapperFileSizeBatchConsumeQueue"
 _BY_SETTING = {
-    "kvStore": ("popConsumerKVServiceInit", "true", "the acknowledgement state of popped messages"),
-    "config/users": ("authenticationMetadataProvider", _LOCAL, "all users"),
-    "config/acls": ("authorizationMetadataProvider", _LOCAL, "all access rules"),
+    "kvStore": ("popConsumerKVServiceInit", "true", N_("the acknowledgement state of popped messages")),
+    "config/users": ("authenticationMetadataProvider", _LOCAL, N_("all users")),
+    "config/acls": ("authorizationMetadataProvider", _LOCAL, N_("all access rules")),
 }
 """Part -> a setting, what its value in lower case contains if the part is in use, and what is lost with it."""
 
@@ -121,8 +125,8 @@ def queue_types(store: Store, topics: Topics) -> Iterator[Finding]:
               if topic not in batches and names_in(folder / topic)]
     for path, kind in wrong:
         named = path.name in (topics.configured or {})
-        gives = (f"gives the topic the queue.type {kind}" if named else
-                 f"does not name the topic: {kind} is the default")
+        gives = Phrase("gives the topic the queue.type {kind}" if named else
+                       "does not name the topic: {kind} is the default", kind=kind)
         yield finding("queue-type-differs", store.relative(path), None, topic=path.name, gives=gives,
                       severity=None if named else "info")
 
@@ -144,7 +148,8 @@ def _by_setting(store: Store) -> Iterator[Needed]:
         # a flag counts in any case, as Boolean.parseBoolean reads it
         if value in store.options.settings.get(setting, "").lower() and not has_rocksdb(store.path(part)):
             yield Needed(part, _ROCKSDB[part],
-                         f"{setting} states that it is in use; without it, {lost} would be lost", True)
+                         Phrase("{setting} states that it is in use; without it, {lost} would be lost", setting=setting,
+                                lost=lost), True)
 
 
 _POPPED = "kvStore"
@@ -173,7 +178,7 @@ def _config(store: Store, log: LogView) -> Iterator[Needed]:
 
 def _queues(store: Store, log: LogView) -> Iterator[Needed]:
     if log.tally.messages and queues_in_rocksdb(store) and not rocksdb_queue_folders(store):
-        yield Needed(CONSUMEQUEUE, QUEUE_DATABASE, "the log holds messages, but there is no database", True)
+        yield Needed(CONSUMEQUEUE, QUEUE_DATABASE, N_("the log holds messages, but there is no database"), True)
 
 
 def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
@@ -184,10 +189,11 @@ def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
     # the recovery of an unclean stop reads the whole log without a checkpoint, as in a store that export wrote
     unclean = store.has_abort and not store.checkpoint_path.exists() and len(log.files) <= DEFAULT_SEARCH_LIMIT
     comes = unclean and not _has_data(store.batchconsumequeue_dir)
-    problem = "topics.json has the topic with such queues and the log holds its messages"
-    problem += "; the next start reads the whole log and writes them" if comes else ""
+    problem = N_("topics.json has the topic with such queues and the log holds its messages")
+    if comes:
+        problem = Phrase("{problem}; the next start reads the whole log and writes them", problem=problem)
     for folder in sorted(bare):
-        yield Needed(store.relative(folder), "batch consume queues", problem, True, comes=comes)
+        yield Needed(store.relative(folder), N_("batch consume queues"), problem, True, comes=comes)
     if store.batchconsumequeue_dir.is_dir():
         found = sorted(store.batchconsumequeue_dir.glob("*/*/*"))
         files = {file: file.stat().st_size for file in found if file.is_file()}
@@ -195,8 +201,8 @@ def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
         size = max(lengths, key=lambda length: (lengths[length] if length else 0, length))
         for file, length in files.items():
             if 0 < length != size:
-                problem = f"it has {length} bytes instead of {size}"
-                yield Needed(store.relative(file), "batch consume queues", problem, False, stops=True)
+                problem = Phrase("it has {n} bytes instead of {size}", n=length, size=size)
+                yield Needed(store.relative(file), N_("batch consume queues"), problem, False, stops=True)
             yield from _batch_file(store, file)
 
 
@@ -209,28 +215,29 @@ def _batch_file(store: Store, file: Path) -> Iterator[Needed]:
     used = int(valid.argmin()) if valid.size else 0
     behind = int(valid[used:].sum())
     if behind and not valid[used]:
-        yield Needed(store.relative(file), "batch consume queues",
-                     f"unit {used} is invalid, and {behind} valid ones follow it", False)
+        yield Needed(store.relative(file), N_("batch consume queues"),
+                     Phrase("entry {number} is invalid, and {n} valid ones follow it", number=used, n=behind), False)
 
 
 def _compaction(store: Store) -> Iterator[Needed]:
     """Without log or queue 5.5.0 starts and delivers nothing of that queue; it survives a single missing file."""
     root = store.root / "compaction"
     logs, queues = (_with_data(root / name) for name in (LOG_DIRECTORY, CQ_DIRECTORY))
-    said = {queue: f"{CQ_DIRECTORY} has units of it" for queue in queues}
-    said |= {queue: f"{POSITION_FILE_NAME} has its compacted offset" for queue in _compacted(root) - queues}
+    said = {queue: Phrase("{folder} has entries of it", folder=CQ_DIRECTORY) for queue in queues}
+    said |= {queue: Phrase("{file} has its compacted offset", file=POSITION_FILE_NAME)
+             for queue in _compacted(root) - queues}
     for queue in sorted(said.keys() - logs):
-        yield Needed(f"compaction/{LOG_DIRECTORY}/{queue}", "compacted messages", said[queue], True)
+        yield Needed(f"compaction/{LOG_DIRECTORY}/{queue}", N_("compacted messages"), said[queue], True)
     for queue in sorted(logs - queues):
-        yield Needed(f"compaction/{CQ_DIRECTORY}/{queue}", "queue of a compacted topic",
-                     f"{LOG_DIRECTORY} has messages of it", True)
+        yield Needed(f"compaction/{CQ_DIRECTORY}/{queue}", N_("queue of a compacted topic"),
+                     Phrase("{folder} has messages of it", folder=LOG_DIRECTORY), True)
     for queue in sorted(queues & logs):
         # 5.5.0 starts on these, and delivers nothing of the queue
         files = [file for file in sorted((root / CQ_DIRECTORY / queue).iterdir()) if file.is_file()]
         used = [any(read_small(file, BATCH_CQ_UNIT.size)) for file in files]
         if {file.stat().st_size for file in files} != {files[0].stat().st_size} or sorted(used, reverse=True) != used:
-            yield Needed(f"compaction/{CQ_DIRECTORY}/{queue}", "queue of a compacted topic",
-                         "its files differ in length, or a file without a unit comes before others", False)
+            yield Needed(f"compaction/{CQ_DIRECTORY}/{queue}", N_("queue of a compacted topic"),
+                         N_("its files differ in length, or a file without an entry comes before others"), False)
 
 
 def _with_data(folder: Path) -> set[str]:
@@ -253,38 +260,41 @@ def _has_controller(store: Store) -> bool:
 def _epochs(store: Store) -> Iterator[Needed]:
     """5.5.0 uses the backup instead of an invalid list; an invalid count stops it (NumberFormatException)."""
     controlled = _has_controller(store)
-    what = "terms of a controller's masters"
+    what = N_("terms of a controller's masters")
     for name in (dledger.EPOCH_FILE, dledger.EPOCH_FILE + BACKUP_SUFFIX):
         try:
             dledger.decode_epochs(read_small(store.root / name, _EPOCHS))
         except FileNotFoundError:
             if name == dledger.EPOCH_FILE and (store.root / (name + BACKUP_SUFFIX)).exists():
-                yield Needed(name, what, "its backup exists", True)
+                yield Needed(name, what, N_("its backup exists"), True)
         except OSError as error:
-            yield Needed(name, what, f"it cannot be read ({error.strerror})", False)
+            yield Needed(name, what, Phrase("it cannot be read ({error})", error=error.strerror), False)
         except FormatError as error:
             stops = controlled and name == dledger.EPOCH_FILE and error.reason in ("short", "no-number")
-            yield Needed(name, what, f"it cannot be read ({error})", False, stops)
+            yield Needed(name, what, Phrase("it cannot be read ({error})", error=error), False, stops)
 
 
 def _identity(store: Store) -> Iterator[Needed]:
     """Without it 5.5.0 registers as a new replica, which its controller does not elect: nothing is delivered."""
-    what, then = "identity of a broker with a controller", "the controller would treat the broker as a new replica"
+    what = N_("identity of a broker with a controller")
     try:
         known = dledger.decode_identity(read_small(store.root / dledger.IDENTITY_FILE, _EPOCHS))
     except FileNotFoundError:
         # older releases have no identity but have terms; from 5.4.0 on, which creates a rocksdbstore, they have one
         if _has_controller(store) and (store.root / dledger.EPOCH_FILE).exists() and (store.root / _RECREATED).exists():
-            yield Needed(dledger.IDENTITY_FILE, what, f"terms of masters exist; {then}", True)
-    except OSError as error:
-        yield Needed(dledger.IDENTITY_FILE, what, f"it cannot be read ({error.strerror}); {then}", False)
-    except FormatError as error:
-        yield Needed(dledger.IDENTITY_FILE, what, f"it cannot be read ({error}); {then}", False)
+            yield Needed(dledger.IDENTITY_FILE, what, N_(
+                "terms of masters exist; the controller would treat the broker as a new replica"), True)
+    except (OSError, FormatError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        yield Needed(dledger.IDENTITY_FILE, what, Phrase(
+            "it cannot be read ({error}); the controller would treat the broker as a new replica", error=why), False)
     else:
         for setting, held in (("brokerClusterName", known.cluster), ("brokerName", known.name)):
             said = store.options.settings.get(setting, held)
             if said != held:
-                yield Needed(dledger.IDENTITY_FILE, what, f"it says {held!r}, but {setting} is {said!r}", False)
+                problem = Phrase("it says {held}, but {setting} is {said}", held=repr(held), setting=setting,
+                                 said=repr(said))
+                yield Needed(dledger.IDENTITY_FILE, what, problem, False)
 
 
 NOT_SUPPORTED = "part-not-supported"
@@ -313,24 +323,25 @@ def check_other_parts(
             yield finding(NOT_SUPPORTED, name, None, part=name, what=part.what, detail=held, answers=answers,
                           needed_for=part.needed_for, not_checked=_words(answers))
         elif wanted is None:
-            yield finding("part-recognised", name, None, part=name, what=part.what, detail=held or "no data in it")
+            yield finding("part-recognised", name, None, part=name, what=part.what, detail=held or N_("no data in it"))
 
 
 _WORDS = {
-    "commitlog": "its messages", "consumequeue": "its queues", "index": "its keys", "checkpoint": "the checkpoint",
-    "config": "its settings and offsets",
+    "commitlog": N_("its messages"), "consumequeue": N_("its queues"), "index": N_("its keys"),
+    "checkpoint": N_("the checkpoint"), "config": N_("its settings and offsets"),
 }
 
 
 def _words(answers: list[str]) -> str:
     words = [_WORDS[name] for name in answers]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    several = len(words) > 1
+    return Phrase("{parts} and {last}", parts=tuple(words[:-1]), last=words[-1]) if several else words[0]
 
 
 MOSTLY_GONE = "commitlog-mostly-gone"
 FOREIGN = "commitlog-foreign"
 OTHER_LOG = "commitlog-other-log"
-UNKNOWN = "an unknown number of"
+UNKNOWN = N_("an unknown number of")
 REMAINS = (MOSTLY_GONE, FOREIGN, OTHER_LOG)
 _LOST_PER_MESSAGE = 10
 """With this many lost messages per readable one, the files are hardly the log of these queues."""
@@ -462,23 +473,23 @@ PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 _VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
 
 
-def check_parts(store: Store, analysis: Reading, wanted: Collection[str]) -> list[Finding]:
+def check_parts(store: Store, analysis: Reading, wanted: Collection[str], around: Surroundings) -> list[Finding]:
     """Findings that belong to no single file format; if not all parts are `wanted`, only those that concern the
-    wanted."""
+    wanted. `around`: what surrounds a start on this reading."""
     whole = {*wanted} >= {*PARTS}
     findings = list(lock_findings(store, holder_of(store), with_abort=whole))
     findings.extend(log_is_gone(store))
     findings.extend(settings_findings(store, analysis.log))
-    findings.extend(contradicted_settings(store))
+    findings.extend(around.contradicted)
     findings.extend(check_other_parts(store, analysis.elsewhere, None if whole else frozenset(wanted)))
     if whole:
         findings.extend(item.finding() for item in needed_parts(store, analysis.topics, analysis.log))
         findings.extend(unstated_parts(store, analysis.topics))
         # recover creates a missing topics.json with the types that the folders show
         if analysis.topics.configured is not None and not queues_in_rocksdb(store):
-            findings.extend(queue_types(store, analysis.topics))
-        findings.extend(earlier_runs(store))
-        findings.extend(check_owners(store))
+            findings.extend(around.queue_types)
+        findings.extend(around.earlier_runs)
+        findings.extend(around.owners)
     judged = store.settled_at is None and COMMITLOG not in analysis.elsewhere
     if whole and store.commitlog.files and judged:
         findings.extend(check_timer(store, analysis.log))
@@ -494,8 +505,8 @@ def earlier_runs(store: Store) -> list[Finding]:
 def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:
     """abort and lock. `pid` as returned by `recover.change.lock.probe`; a lock file that nobody holds is normal."""
     if pid is not None:
-        detail = "its files may change during this command" if store.settled_at is None else (
-            f"checked as of the start of this command, the log up to {store.settled_at}, without timers")
+        detail = N_("its files may change during this command") if store.settled_at is None else Phrase(
+            "checked as of the start of this command, the log up to {end}, without timers", end=store.settled_at)
         yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid), detail=detail,
                       pid=None if pid == UNKNOWN_HOLDER else pid)
     if not with_abort:
@@ -511,12 +522,13 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
         yield finding("part-unreadable", ABORT, None, part=ABORT, error=error.strerror)
         if not store.has_abort:  # a link to nothing, which brokers do not see
             return
-    of = f" (process {wrote})" if wrote is not None else ""
+    of = Phrase(" (process {pid})", pid=wrote) if wrote is not None else ""
     if pid is not None:
         yield finding("abort-present", ABORT, None, severity="info", pid=wrote,
-                      detail=f"the broker{of} is running, so this is normal")
+                      detail=Phrase("the broker{of} is running, so this is normal", of=of))
     else:
-        yield finding("abort-present", ABORT, None, pid=wrote, detail=f"the broker{of} did not stop cleanly")
+        yield finding("abort-present", ABORT, None, pid=wrote,
+                      detail=Phrase("the broker{of} did not stop cleanly", of=of))
 
 
 def settings_findings(store: Store, log: LogView) -> Iterator[Finding]:

@@ -19,8 +19,8 @@ from formats.basics import FormatError
 from formats.properties import TIME_DIGITS, is_number
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker.settings import java_integer
-from recover.findings.code import RECOVER
-from recover.findings.model import Finding, count, finding, moment
+from recover.findings.code import N_, RECOVER
+from recover.findings.model import Finding, Phrase, finding, moment
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.store.columns import Rows
@@ -96,8 +96,9 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
             yield finding("timer-check-wrong", CHECK_FILE, None, problem=problem)
         if state.ahead and check is not None:
             until, newest_of_log = moment(check.last_read_timestamp), moment(log.tally.newest_timestamp)
-            problem = (f"states that everything was delivered up to {until}, but {state.ahead} units are due before "
-                       f"that and later than the newest message ({newest_of_log})")
+            problem = Phrase("states that everything was delivered up to {until}, but {n} entries are due before that "
+                             "and later than the newest message ({newest})", until=until, n=state.ahead,
+                             newest=newest_of_log)
             yield finding("timer-check-wrong", CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
                           problem=problem,
                           value=check.last_read_timestamp, newest=log.tally.newest_timestamp, units=state.ahead)
@@ -122,21 +123,24 @@ def _all_gone(store: Store, log: LogView) -> Iterator[Finding]:
         return
     number = sum(rows.size for rows in _timer_rows(log))
     if number:
-        yield finding("timer-check-wrong", CHECK_FILE, None, units=number, problem=(
-            f"is missing, as are timerlog and timerwheel, but the log holds {count(number, 'timer message')}: a start "
-            "delivers once more those that were delivered"))
+        yield finding("timer-check-wrong", CHECK_FILE, None, units=number, problem=Phrase(
+            "is missing, as are timerlog and timerwheel, but the log holds {n:timer message}: a start delivers once "
+            "more those that were delivered", n=number))
 
 
 def _too_low(check: timer.TimerCheck) -> Iterator[Finding]:
     """The two fields that make brokers deliver again when they are too low (5.3.3 and 5.5.0 were asked); the others
     count as 0, or the timerlog outranks them. The offset of the queue never exceeds that of the master."""
     taken_up = max(0, check.last_timer_queue_offset)
-    for name, says, least in (("last_read_timestamp", "all was delivered up to {} (ms)", 0),
-                              ("master_timer_queue_offset", "the master took up the timer queue to {}", taken_up)):
+    for name, says, least in (
+        ("last_read_timestamp", N_("says that all was delivered up to {value} (ms), which no broker writes"), 0),
+        ("master_timer_queue_offset",
+         N_("says that the master took up the timer queue to {value}, which no broker writes"), taken_up),
+    ):
         value = getattr(check, name)
         if value < least:
             yield finding("timer-check-wrong", CHECK_FILE, timer.TIMER_CHECK.offset(name),
-                          problem=f"says that {says.format(value)}, which no broker writes", value=value)
+                          problem=Phrase(says, value=value), value=value)
 
 
 def _delivered_later(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[Finding]:
@@ -154,8 +158,9 @@ def _delivered_later(log: LogView, check: timer.TimerCheck, state: _State) -> It
                 if delivered and is_number(due, TIME_DIGITS) and int(due) > limit:
                     yield finding(
                         "timer-check-wrong", CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
-                        problem=f"states that everything was delivered up to {moment(check.last_read_timestamp)}, but "
-                                f"a message that was due at {moment(int(due))} was delivered",
+                        problem=Phrase("states that everything was delivered up to {until:time}, but a message that "
+                                       "was due at {due:time} was delivered",
+                                       until=check.last_read_timestamp, due=int(due)),
                         value=check.last_read_timestamp, phy_offset=int(row["phy_offset"]))
                     return
             left -= rows.size
@@ -181,9 +186,9 @@ def _out_of_wheel(store: Store, check: timer.TimerCheck, state: _State, file_siz
     lost &= ~np.isin(due // _precision(due), slots["instant"])
     if lost.any():
         yield finding("part-damaged" if content else "part-missing", TIMERWHEEL, None, part=TIMERWHEEL,
-                      what="slots of the timer", stops=False,
-                      problem=f"{count(int(lost.sum()), 'waiting unit')} of the timerlog, the first at "
-                              f"{int(position[lost][0])}, cannot be found without it")
+                      what=N_("slots of the timer"), stops=False,
+                      problem=Phrase("{n:waiting entry|waiting entries} of the timerlog, the first at {first}, cannot "
+                                     "be found without it", n=int(lost.sum()), first=int(position[lost][0])))
 
 
 def _precision(due: Rows) -> int:
@@ -224,12 +229,12 @@ def _check_of(store: Store) -> tuple[timer.TimerCheck | None, str]:
     try:
         content = read_small(store.config_dir / _CHECK, timer.TIMER_CHECK.size)
         if content and not any(content):
-            return None, "holds only zeros, but the timerlog has units"
+            return None, N_("holds only zeros, but the timerlog has entries")
         return timer.TIMER_CHECK.decode(content), ""
     except FileNotFoundError:
-        return None, "is missing, but the timerlog has units"
+        return None, N_("is missing, but the timerlog has entries")
     except FormatError as error:
-        return None, f"cannot be read: {error}"
+        return None, Phrase("cannot be read: {error}", error=error)
 
 
 def _check_file(store: Store, log: LogView, mapped_file: MappedFile, state: _State) -> Iterator[Finding]:
@@ -336,15 +341,17 @@ def _missing(store: Store, log: LogView, check: timer.TimerCheck, state: _State)
                           if _due(reader, int(row["phy_offset"]), int(row["size"])) > delivered]
     if again and master >= max(0, check.last_timer_queue_offset):
         yield finding("timer-check-wrong", CHECK_FILE, timer.TIMER_CHECK.offset("master_timer_queue_offset"),
-                      problem=f"says that the timer queue was taken up to {master}, but pending messages from there on "
-                              f"have units already ({len(again)}, the first at {again[0]})",
+                      problem=Phrase("says that the timer queue was taken up to {master}, but pending messages from "
+                                     "there on have entries already ({n}, the first at {first})", master=master,
+                                     n=len(again), first=again[0]),
                       value=master, phy_offset=again[0], units=len(again))
     if lost:
         yield finding("timer-units-missing", TIMERLOG, None, count=len(lost), first=lost[0], end=state.end,
                       reached=reached)
     elif reached > 0 and not state.units:
-        yield finding("part-missing", TIMERLOG, None, part=TIMERLOG, what="timer messages", stops=False,
-                      problem=f"{CHECK_FILE} states that it was written up to {reached}")
+        yield finding("part-missing", TIMERLOG, None, part=TIMERLOG, what=N_("timer messages"), stops=False,
+                      problem=Phrase("{file} states that it was written up to {reached}", file=CHECK_FILE,
+                                     reached=reached))
 
 
 def waiting_timers(store: Store, log: LogView) -> int:
@@ -406,7 +413,7 @@ def _units(reader: FileReader, length: int) -> Iterator[_Units]:
         stop = position + used * timer.TIMER_LOG_UNIT.size
         reason = _why(content, used * timer.TIMER_LOG_UNIT.size) if used < whole else ""
         if used < whole and not reason and behind:
-            reason = "an end mark or zeros"
+            reason = N_("an end mark or zeros")
         yield _Units(start, units, units["write_timestamp"].astype(np.int64) + units["delay"], stop, reason, behind)
         if used < whole or whole == 0:
             return

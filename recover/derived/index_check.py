@@ -40,8 +40,8 @@ from recover.derived.index_files import (
     read_words,
 )
 from recover.derived.index_keys import IndexStream, Marks, Span, SpanSum, TagHistory, TagRun, match_units, missing_of
-from recover.findings.code import BY_HAND, RECOVER
-from recover.findings.model import Finding, finding
+from recover.findings.code import BY_HAND, N_, RECOVER
+from recover.findings.model import Finding, Phrase, finding
 from recover.log.scan import SEED, LogView
 from recover.store.columns import Asking, Rows, Split, ask, scratch_zeros, together
 from recover.store.mapped_files import OddName
@@ -620,8 +620,8 @@ def odd_index_name(store: Store, odd: OddName) -> Finding:
     """Return the finding for an entry that does not belong in the index folder; brokers skip files with other names."""
     file, name = store.relative(odd.path), odd.path.name
     if odd.kind == FILE:
-        return finding("index-odd-name", file, name=name, why="the name is not 17 digits")
-    return finding("index-odd-name", file, severity="warning", name=name, why=f"it is {odd.kind}",
+        return finding("index-odd-name", file, name=name, why=N_("the name is not 17 digits"))
+    return finding("index-odd-name", file, severity="warning", name=name, why=Phrase("it is {kind}", kind=odd.kind),
                    remedy=RECOVER if odd.is_directory else BY_HAND)
 
 

@@ -30,7 +30,7 @@ from recover.derived.expected import (
     QueueVerdict,
     is_lost,
 )
-from recover.findings.code import BY_HAND, unreadable
+from recover.findings.code import BY_HAND, N_, unreadable
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
 from recover.store.columns import Rows, within
@@ -53,7 +53,7 @@ from recover.store.store import Store
 
 def odd_queue_name(store: Store, odd: OddName) -> Finding:
     """Return the finding for an entry that does not belong among the files of a queue."""
-    why = "the name is not 20 digits"
+    why = N_("the name is not 20 digits")
     if odd.counts_as_file:
         why = "no entry begins at the offset in its name" if odd.kind == FILE else f"it is {odd.kind}"
     return finding("consumequeue-odd-name", store.relative(odd.path), name=odd.path.name, why=why,

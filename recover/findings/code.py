@@ -21,6 +21,11 @@ BUG = 128
 
 OF_SEVERITY = {"info": CLEAN, "warning": DERIVED, "error": MESSAGES}
 
+def N_(text: str) -> str:  # noqa: N802 - gettext's own name
+    """Mark a text, or the template of one, that is translated where it is shown."""
+    return text
+
+
 Severity = Literal["info", "warning", "error"]
 _OF_BITS: dict[int, Severity] = {CLEAN: "info", DERIVED: "warning", MESSAGES: "error"}
 Question = Literal["verify", "start"]
@@ -90,10 +95,10 @@ class Code(Struct, frozen=True):
     def exit_bits(self) -> int:
         return self.bits.get("verify", OF_SEVERITY[self.severity])
 
-    def messages(self, facts: Mapping[str, object]) -> list[str]:
-        """The messages that fit such facts, the one that counts first."""
+    def message_of(self, facts: Mapping[str, object]) -> str:
+        """The message that fits such facts."""
         fit = [self.one if facts.get("count") == 1 else None, self.none if facts.get("messages") == 0 else None]
-        return [*filter(None, fit), self.message]
+        return next(filter(None, fit), self.message)
 
     def judged_by(self, question: Question) -> tuple[Severity, int]:
         """The severity and the exit bits of such a finding as the answer to a question."""

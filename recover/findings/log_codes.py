@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from recover.findings.code import BAD_DISK, CLEAN, MESSAGES, OPERATIONAL, READ_ON, RECOVER, UNSUPPORTED, Code, Remedy
+from recover.findings.code import (
+    BAD_DISK,
+    CLEAN,
+    MESSAGES,
+    N_,
+    OPERATIONAL,
+    READ_ON,
+    RECOVER,
+    UNSUPPORTED,
+    Code,
+    Remedy,
+)
 
 _MEND = Remedy("mend-bits", "mqtool recover {store} --mend-bits --dry-run")
 _CUTS = (
@@ -13,18 +24,21 @@ _CUTS = (
 )
 
 _AFTER = "{intact_after:; intact message lies after|intact messages lie after}"
-ONE_MISSING = "the log file {name} is missing" + _AFTER
+ONE_MISSING = N_("the log file {name} is missing{intact_after:; intact message lies after|intact messages lie after}")
 FIND_FILES = (
     "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a "
     "replica, a backup. "
 )
+NO_RETENTION = N_(
+    "Find them: another path (mqtool verify {store} --commitlog LOG --commitlog DIR), the source of this copy, a replica, a backup. "
+    "Only deletion by hand or a full disk explains that they are missing.")
 FIND_WHOLE = Remedy("search", "Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover {store} "
                     "--dry-run")
-NAMELESS = "{name} is not the name of a log file, but its first record is that of {right}, which is missing"
-HALVES = (
+NAMELESS = N_("{name} is not the name of a log file, but its first record is that of {right}, which is missing")
+HALVES = N_(
     "{name} exists in two folders of the commitlog; {kept} is the live one, and the other still holds {copies} of the messages that are "
     "damaged in it: recover copies them")
-STANDS_FOR = "{name} seems to be a missing log file: renamed, compressed, or an incomplete copy"
+STANDS_FOR = N_("{name} seems to be a missing log file: renamed, compressed, or an incomplete copy")
 
 COMMITLOG_CODES: tuple[Code, ...] = (
     Code(

@@ -107,7 +107,8 @@ def _octal(word: str) -> str:
 
 def few(names: Sequence[str], most: int = 3) -> str:
     """The first few names, and the number of the rest."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    shown = listing(names[:most])
+    return shown if len(names) <= most else Phrase("{names} and {n} more", names=shown, n=len(names) - most)
 
 
 def _span(milliseconds: int) -> str:
@@ -146,7 +147,7 @@ class _Fact(Struct):
 
     def __format__(self, spec: str) -> str:
         if not spec:
-            return str(self.value)
+            return ", ".join(self.value) if isinstance(self.value, tuple) else str(self.value)
         if spec == "span":
             return _span(self.value)
         if spec == "time":
@@ -174,6 +175,30 @@ def rendered(template: str, facts: Mapping[str, Any]) -> str:
     return template.format_map(_Facts(facts))
 
 
+class Phrase(str):
+    """A text in English, with the template and the values that it was put together from, so that it can be put together
+    in another language as well. Values that are phrases are told in that language, too; a tuple is a list of texts.
+
+    Documents, plans and journals hold the English text alone.
+    """
+
+    template: str
+    values: dict[str, Any]
+
+    def __new__(cls, template: str, /, **values: Any) -> Phrase:
+        made = super().__new__(cls, rendered(template, values))
+        made.template, made.values = template, values
+        return made
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Any]]:
+        return (self.template,), self.values
+
+
+def listing(parts: Iterable[str]) -> Phrase:
+    """Return the texts with commas between them."""
+    return Phrase("{parts}", parts=tuple(parts))
+
+
 def finding(
     code: str, file: str | None = None, offset: int | None = None, *, severity: Severity | None = None,
     message: str | None = None, remedy: str | None = None, **facts: Any,
@@ -187,10 +212,10 @@ def finding(
     level = severity or kind.severity
     bits = kind.exit_bits if severity is None else OF_SEVERITY[severity]
     if message is None:
-        message = next(iter(kind.messages(facts)))
+        message = kind.message_of(facts)
     remedy = kind.remedy if remedy is None else remedy
-    return Finding(code, level, file, offset, rendered(message, values), rendered(remedy, values), dict(facts), bits,
-                   by_of(remedy))
+    said, to_do = (text if isinstance(text, Phrase) else Phrase(text, **values) for text in (message, remedy))
+    return Finding(code, level, file, offset, said, to_do, dict(facts), bits, by_of(remedy))
 
 
 def judged(item: Finding, question: Question) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings.code import BAD_DISK, BY_HAND, MESSAGES, OPERATIONAL, RECOVER, UNSUPPORTED, Code, Remedy
+from recover.findings.code import BAD_DISK, BY_HAND, MESSAGES, N_, OPERATIONAL, RECOVER, UNSUPPORTED, Code, Remedy
 
 FIND_CONFIG = (
     "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never invents it: "
@@ -21,8 +21,8 @@ GUESS = "config-topics-are-a-guess"
 """Of a topics.json that recover made."""
 PARTLY_KEPT = "config-partly-kept"
 """Of another config file that recover put together out of what could be read."""
-DLEDGER_LOG = "log of a DLedger group"
-QUEUE_DATABASE = "consume queues in RocksDB"
+DLEDGER_LOG = N_("log of a DLedger group")
+QUEUE_DATABASE = N_("consume queues in RocksDB")
 """Two of the parts that `part-not-supported` names, which decide what else can be done."""
 
 PARTS_CODES: tuple[Code, ...] = (

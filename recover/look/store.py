@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -32,8 +33,8 @@ from recover.broker.versions import (
 from recover.change.journal import runs
 from recover.change.lock import holder_of, holder_text
 from recover.derived.index_files import ends_of, index_geometry, index_headers, list_index_files
-from recover.findings.code import Refusal
-from recover.findings.model import Finding, finding
+from recover.findings.code import N_, Refusal
+from recover.findings.model import Finding, Phrase, finding
 from recover.log.file_scan import WHOLE, FileScan, scan_file
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LogView, assemble, open_before
@@ -71,20 +72,21 @@ def _limits(store: Store) -> Iterator[Trace]:
     if not there & {"lock", "checkpoint"}:
         return
     if "rocksdbstore" not in there:
-        yield Trace("5.4.0", "no rocksdbstore, which every start creates from 5.4.0 on")
+        yield Trace("5.4.0", N_("no rocksdbstore, which every start creates from 5.4.0 on"))
     # the backup is made when abort is written, at every start
     if not there & {"abort.bak", "timerwheel"}:
-        yield Trace("5.0.0", "neither abort.bak nor timerwheel, which 5.x starts create")
+        yield Trace("5.0.0", N_("neither abort.bak nor timerwheel, which 5.x starts create"))
     # up to 4.7.0 every entry counted as a used slot, so a crowded file of such a release counts too many
     listing = list_index_files(store.index_dir)
     geometry = index_geometry(store, listing)
     header = listing.files[-1].header() if listing.files else None
     if header is not None and geometry is not None and header.hash_slot_count == header.index_count - 1 \
             and header.hash_slot_count ** 2 > 16 * geometry.slots:
-        yield Trace("4.7.1", "the newest index file counts each of its entries as a slot in use")
+        yield Trace("4.7.1", N_("the newest index file counts each of its entries as a slot in use"))
 
 
-_SAMPLED = 500
+_SAMPLED, _LEAST = 500, 50
+"""Records of a log file, and at least of each of its splits, of which the ends are read for traces of releases."""
 
 
 class Generation:
@@ -93,7 +95,8 @@ class Generation:
 
     def __init__(self, store: Store, checkpoint: Checkpoint | None, log: LogView | None = None) -> None:
         younger = () if checkpoint is None else newer_fields(checkpoint, store.commitlog.max_offset)
-        of_checkpoint = [Trace(SINCE[name], f"the checkpoint has a {name.replace('_', ' ')}") for name in younger]
+        of_checkpoint = [Trace(SINCE[name], Phrase("the checkpoint has a {field}", field=name.replace("_", " ")))
+                         for name in younger]
         found = {item.why: item for item in (*_evidence_of_files(store), *of_checkpoint, *_of_records(store, log))}
         self.evidence = sorted(found.values(), key=lambda item: item.release, reverse=True)
         self.at_least = self.evidence[0].release if self.evidence else OLDEST_COMPARED
@@ -115,16 +118,16 @@ def _evidence_of_files(store: Store) -> Iterator[Trace]:
                         ("compaction", "5.0.0"), ("kvStore", "5.3.0"), ("consumequeue_rocksdb", "5.5.0"),
                         ("epochFileCheckpoint", "5.0.0")):
         if (store.root / name).exists():
-            yield Trace(since, f"{name} exists")
+            yield Trace(since, Phrase("{name} exists", name=name))
     if (store.consumequeue_dir / "CURRENT").exists():
-        yield Trace("5.2.0", "consumequeue/ holds a RocksDB")
+        yield Trace("5.2.0", N_("consumequeue/ holds a RocksDB"))
     with contextlib.suppress(OSError):
         if store.abort_path.stat().st_size:
-            yield Trace("5.0.0", "abort holds a process id")
+            yield Trace("5.0.0", N_("abort holds a process id"))
     if any(folder.topic.startswith("%LMQ%") for folder in store.queue_folders):
-        yield Trace("4.9.3", "there are LMQ queues")
+        yield Trace("4.9.3", N_("there are LMQ queues"))
     if len(store.commitlog_dirs) > 1:
-        yield Trace(str(SEVERAL_LOG_FOLDERS.since), "the log is in several folders")
+        yield Trace(str(SEVERAL_LOG_FOLDERS.since), N_("the log is in several folders"))
 
 
 def _of_records(store: Store, log: LogView | None) -> Iterator[Trace]:
@@ -132,44 +135,53 @@ def _of_records(store: Store, log: LogView | None) -> Iterator[Trace]:
     the log read is not read again: who has its rows is asked."""
     files = store.commitlog.files
     scans = {scan.mapped_file: scan for scan in log.files} if log else {}
+    plain = log is not None and not (log.tally.bits & _TRACES or log.tally.flags & _FLAG_TRACES)
     for mapped_file in {files[0], files[-1]} if files else ():
         scan = scans.get(mapped_file) or scan_file(mapped_file, store.commitlog.file_size)
-        for marks in ask([(split, _marks_of) for split in scan.splits]):
+        most = max(_LEAST, _SAMPLED // max(1, len(scan.splits)))
+        marks_of = partial(_marks_of, most=most, plain=plain and mapped_file in scans)
+        for marks in ask([(split, marks_of) for split in scan.splits]):
             yield from _of_marks(marks, mapped_file)
 
 
 class _Marks(NamedTuple):
     """What a split tells of the releases that wrote it: bits and system flags of all its rows, and the physical offsets
-    at which the first `_SAMPLED` records without a property CRC end."""
+    at which its first records without a property CRC end."""
 
     bits: int
     flags: int
     ends: list[int]
 
 
-def _marks_of(split: Split) -> _Marks:
+_TRACES, _FLAG_TRACES = BIT_V2 | BIT_PROP_CRC, NEED_UNWRAP | INNER_BATCH | BORNHOST_V6 | STOREHOST_V6
+
+
+def _marks_of(split: Split, most: int, *, plain: bool) -> _Marks:
+    """`plain`: no row of the log has a bit or flag that tells."""
     rows = split.records
+    if plain:
+        rows = rows[:most]
     bits, flags = (int(np.bitwise_or.reduce(rows[name], initial=0)) for name in ("bits", "sys_flag"))
-    plain = rows[np.flatnonzero((rows["bits"] & BIT_PROP_CRC) == 0)[:_SAMPLED]]
-    return _Marks(bits, flags, (plain["phy_offset"] + plain["size"]).tolist())
+    sampled = rows[np.flatnonzero((rows["bits"] & BIT_PROP_CRC) == 0)[:most]]
+    return _Marks(bits, flags, (sampled["phy_offset"] + sampled["size"]).tolist())
 
 
 def _of_marks(marks: _Marks, mapped_file: MappedFile) -> Iterator[Trace]:
     bits, flags, ends = marks
     if bits & BIT_V2:
-        yield Trace("5.1.0", "records with the V2 magic")
+        yield Trace("5.1.0", N_("records with the V2 magic"))
     # compression type bits come from the producer: brokers of all releases store what the client sent
     if flags & (NEED_UNWRAP | INNER_BATCH):
-        yield Trace("5.0.0", "records with 5.x flags")
+        yield Trace("5.0.0", N_("records with 5.x flags"))
     if flags & (BORNHOST_V6 | STOREHOST_V6):
-        yield Trace("4.6.0", "records with IPv6 hosts")
+        yield Trace("4.6.0", N_("records with IPv6 hosts"))
     if bits & BIT_PROP_CRC:
-        yield Trace("5.2.0", "records with a property CRC")
+        yield Trace("5.2.0", N_("records with a property CRC"))
     stops = [end - mapped_file.file_from_offset for end in ends]
     with open_file(mapped_file.path) as reader, contextlib.suppress(ReadFailure):
         # a record without properties ends with their length
         if any(end != bytes(2) and end[1:] != props.PROPERTY_BYTE for end in (reader.read(at - 2, 2) for at in stops)):
-            yield Trace("4.9.1", "properties without the trailing separator, as 4.9.1 to 5.1 write them")
+            yield Trace("4.9.1", N_("properties without the trailing separator, as 4.9.1 to 5.1 write them"))
 
 
 # --- Entries of a store's root, and which of them this version reads.
@@ -402,20 +414,23 @@ def default_broker(store: Store, log: LogView | None = None) -> tuple[BrokerVers
     least = generation.at_least
     newest = generation.before or BrokerVersion(NEWEST_COMPARED.major + 1, 0)
     fitting = [least, *(version for version in boundaries() if least < version < newest)]
-    trace = generation.evidence[0].why if generation.evidence else "no trace of a younger one"
+    trace = generation.evidence[0].why if generation.evidence else N_("no trace of a younger one")
     if generation.limits:
-        trace += f"; {generation.limits[0].why}"
-    span = f"the releases from {generation_of(least)} " + (f"to before {newest}" if generation.before else "on")
+        trace = Phrase("{trace}; {limit}", trace=trace, limit=generation.limits[0].why)
+    span = Phrase("from {first} to before {next}" if generation.before else "from {first} on",
+                  first=generation_of(least), next=newest)
     mapped = LogFiles(store.commitlog.files, store.mapped_file_size)
     if not mapped.files:
-        return fitting[-1], f"broker {fitting[-1]} ({trace}); --broker sets another"
+        return fitting[-1], Phrase("broker {broker} ({trace}); --broker sets another", broker=fitting[-1], trace=trace)
     dispatched = max((reached for *_, reached in queue_ends(store, []) if reached is not None), default=None)
     files = {version: _first_file(store, mapped, checkpoint, dispatched, version) for version in fitting}
     starts = {version: 0 if file is None else file.index for version, file in files.items()}
     chosen = max(version for version in fitting if starts[version] == min(starts.values()))
-    why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
-        else f"of {span} ({trace}) its recovery starts earliest"
-    return chosen, f"broker {chosen}: {why}; --broker sets another"
+    same = len(set(starts.values())) == 1
+    return chosen, Phrase(
+        "broker {broker}: the store fits all of the releases {span} ({trace}); --broker sets another" if same else
+        "broker {broker}: of the releases {span} ({trace}) its recovery starts earliest; --broker sets another",
+        broker=chosen, span=span, trace=trace)
 
 
 def settings_of(

@@ -36,8 +36,8 @@ from formats.record.message import RETRY_PREFIX, TOPIC_TIMER
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker import versions
 from recover.broker.settings import BrokerSettings, delay_of
-from recover.findings.code import Severity
-from recover.findings.model import Finding, finding
+from recover.findings.code import N_, Severity
+from recover.findings.model import Finding, Phrase, finding, listing
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.predict.dispatch import Key
@@ -134,14 +134,14 @@ class Delivers(Struct):
                 )
 
 
-_WORDS = {"delay": "delayed", "timer": "timer", "half": "half", "revive": "popped"}
+_WORDS = {"delay": N_("{n} delayed"), "timer": N_("{n} timer"), "half": N_("{n} half"), "revive": N_("{n} popped")}
 
 
 def _kinds(rows: list[Row], outcome: str) -> str:
     counts: dict[str, int] = defaultdict(int)
     for row in rows:
         counts[row.kind] += getattr(row, outcome)
-    return ", ".join(f"{number} {_WORDS[kind]}" for kind, number in counts.items())
+    return listing(Phrase(_WORDS[kind], n=number) for kind, number in counts.items())
 
 
 # --- Records, and where the log holds them a second time.

@@ -25,7 +25,7 @@ from recover.check.log import odd_log_name
 from recover.derived.index_check import odd_index_name
 from recover.derived.index_files import list_index_files
 from recover.derived.queue_check import odd_queue_name
-from recover.findings.model import Finding
+from recover.findings.model import Finding, Phrase
 from recover.log.file_scan import FileScan
 from recover.log.scan import LogView
 from recover.look.store import finds_log
@@ -86,14 +86,16 @@ def _load_files(
             loaded.ignored += [other.path for other in items[items.index(item) :]]
             break
         elif item.is_directory:
-            loaded.refusal = Stop(f"{name} is a folder among mapped files")
+            loaded.refusal = Stop(Phrase("{file} is a folder among mapped files", file=name))
             return None
         elif item.length != size:
             remedy = OTHER_SETTING if item.length in (store.mapped_file_size, store.queue_file_size) else None
-            loaded.refusal = Stop(f"{name} has {item.length} bytes, the broker's setting is {size}", remedy)
+            loaded.refusal = Stop(
+                Phrase("{file} has {n} bytes, the broker's setting is {size}", file=name, n=item.length, size=size),
+                remedy)
             return None
         elif (number := _java_long(item.path.name)) is None:
-            loaded.refusal = Stop(f"{name} is not a mapped file (its name is not an offset)")
+            loaded.refusal = Stop(Phrase("{file} is not a mapped file (its name is not an offset)", file=name))
             return None
         else:
             files.append(MappedFile(item.path, number, item.length))
@@ -122,7 +124,8 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
         ext = store.consumequeue_ext_dir / folder.topic / str(folder.queue_id)
         if with_ext and read([ext], ext_size, odd_queue_name) is None:
             if "enableConsumeQueueExt" not in settings.given:
-                loaded.assumptions.append(f"enableConsumeQueueExt=true, because {CONSUMEQUEUE_EXT}/ exists")
+                loaded.assumptions.append(
+                    Phrase("enableConsumeQueueExt=true, because {part} exists", part=f"{CONSUMEQUEUE_EXT}/"))
             return loaded
         state = QueueState(
             folder.topic, folder.queue_id, size, [QueueFile(f.file_from_offset, size, f.path) for f in files], settings
@@ -138,7 +141,8 @@ def _note_odd_index(store: Store, settings: BrokerSettings, loaded: Loaded) -> N
             loaded.odd_index.append(odd_index_name(store, odd))
         counts = settings.version.has(versions.INDEX_LOAD_COUNTS)
         if counts and odd.is_directory and _java_long(odd.path.name) is not None:
-            loaded.refusal = Stop(f"{store.relative(odd.path)} is a folder among index files")
+            loaded.refusal = Stop(
+                Phrase("{file} is a folder among index files", file=store.relative(odd.path)))
 
 
 def _demanded(settings: BrokerSettings, name: str, size: int) -> int:

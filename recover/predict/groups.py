@@ -16,7 +16,8 @@ from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
 from recover.check.config import ConfigReport
 from recover.derived.expected import EXPIRED, QueueKey
-from recover.findings.model import Finding, count
+from recover.findings.code import N_
+from recover.findings.model import Finding, Phrase
 from recover.look.store import log_is_gone
 from recover.predict.dispatch import Key
 from recover.predict.prediction import Prediction, right_units
@@ -92,7 +93,8 @@ def groups_of(
     by_queue = _by_queue(rows, analysis, config)
     short = _as_they_are(analysis, by_queue)
     if short:
-        unread.append(f"{count(len(short), 'queue')} without the entries of the newest messages: their lag is unknown")
+        unread.append(Phrase(
+            "{n:queue} without the entries of the newest messages: their lag is unknown", n=len(short)))
 
     starts = Starts.on(analysis)
     prediction, _, queues = starts.play(settings)
@@ -117,7 +119,7 @@ def _committed(
     """All committed offsets that this broker reads, in order; what is assumed, and what is not read."""
     found = [row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)]
     if not found and not unread and any(item.file in _OFFSET_PLACES for item in config.findings):
-        unread.append("config/ holds no offset although there were groups: their committed offsets are unknown")
+        unread.append(N_("config/ holds no offset although there were groups: their committed offsets are unknown"))
     return sorted(found, key=lambda row: (row.group, row.topic, row.queue))
 
 
@@ -140,7 +142,7 @@ def _by_queue(rows: list[GroupRow], analysis: Reading, config: ConfigReport) -> 
 
 def offsets_in_rocksdb(store: Store) -> list[str]:
     """Return a line for each database of committed offsets that holds data: none of them is read."""
-    return [f"offsets in {store.relative(part.path)}, a RocksDB, are not read: they are not listed"
+    return [Phrase("offsets in {part}, a RocksDB, are not read: they are not listed", part=store.relative(part.path))
             for part in unread_parts(store, queues=False)
             if part.path.name in IN_ROCKSDB[OFFSETS_FILE] and part.holds(part.path)]
 
@@ -153,11 +155,13 @@ def _read_by(settings: BrokerSettings, pairs: list[ConfigPair], assumed: list[st
     others = [pair for pair in found if pair.name != own]
     if "enableLmq" not in settings.given:
         if len(found) > 1:
-            assumed.append(f"enableLmq is unknown: with it a broker reads only {LMQ_OFFSETS_FILE}, without it only "
-                           f"{OFFSETS_FILE}; rows of both are listed, and the summary counts those of the latter")
+            assumed.append(Phrase(
+                "enableLmq is unknown: with it a broker reads only {file}, without it only {other}; rows of both are "
+                "listed, and the summary counts those of the latter", file=LMQ_OFFSETS_FILE, other=OFFSETS_FILE))
         return found
     for pair in others:
-        assumed.append(f"a broker with enableLmq={settings.text('enableLmq')} does not read {pair.name}")
+        assumed.append(Phrase("a broker with {setting} does not read {file}",
+                              setting=f"enableLmq={settings.text('enableLmq')}", file=pair.name))
     return found if len(found) == 1 else [pair for pair in found if pair.name == own]
 
 
@@ -171,10 +175,12 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
     copy = pair.chosen
     if copy is None:
         if pair.present:
-            unread.append(f"{pair.name} and its backup are both incomplete: its offsets are not listed")
+            unread.append(Phrase("{file} and its backup are both incomplete: its offsets are not listed",
+                                 file=pair.name))
         return
     if copy is not pair.main:
-        unread.append(f"{pair.name} is incomplete: the offsets come from its backup, which may be older")
+        unread.append(Phrase("{file} is incomplete: the offsets come from its backup, which may be older",
+                             file=pair.name))
     offsets = read_consumer_offsets(copy.value)
     for (topic, group), queues in offsets.offsets.items():
         for queue, offset in queues.items():
@@ -182,7 +188,8 @@ def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
     for (topic, group), offset in offsets.lmq_offsets.items():
         yield GroupRow(group, topic, 0, offset)
     if offsets.rejected:
-        unread.append(f"{pair.name}: {len(offsets.rejected)} members were not written by a broker and are not listed")
+        unread.append(Phrase("{file}: {n} members were not written by a broker and are not listed", file=pair.name,
+                             n=len(offsets.rejected)))
 
 
 def _as_they_are(analysis: Reading, by_queue: dict[QueueKey, list[GroupRow]]) -> set[QueueKey]:

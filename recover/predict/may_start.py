@@ -22,7 +22,7 @@ from recover.check.report import VerifyReport
 from recover.check.surroundings import Surroundings
 from recover.derived.index_files import index_ends
 from recover.findings.code import DERIVED, MESSAGES
-from recover.findings.model import Finding, FindingList, judged
+from recover.findings.model import Finding, FindingList, Phrase, judged
 from recover.look.store import settings_of_options
 from recover.predict.dispatch import Stop
 from recover.predict.prediction import Prediction
@@ -65,8 +65,11 @@ class Answer(Struct):
     @property
     def assumptions(self) -> list[str]:
         return [*self.prediction.assumptions, *(
-            f"fileReservedTime={item.facts['hours']}: log files unchanged for so many hours go"
-            for item in self.expiring), *(f"{item.facts['setting']}=false: {item.message}" for item in self.unstated)]
+            Phrase("{setting}: log files unchanged for so many hours go",
+                   setting=f"fileReservedTime={item.facts['hours']}")
+            for item in self.expiring), *(
+            Phrase("{setting}: {why}", setting=f"{item.facts['setting']}=false", why=item.message)
+            for item in self.unstated)]
 
     @property
     def assumed(self) -> list[str]:
@@ -146,7 +149,7 @@ def refused_by_all(checked: VerifyReport) -> tuple[str, str] | None:
         found = starts.play(BrokerSettings(version, own.given), counted=False).prediction
         if found.starts:
             return None
-        reasons.append(str(found.reason))
+        reasons.append(found.reason or "")
     return str(own.version), reasons[0]
 
 

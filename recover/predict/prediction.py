@@ -14,7 +14,7 @@ from recover.broker.recovery import Mode
 from recover.broker.settings import DelayTable, is_delayed
 from recover.derived.expected import QueueVerdict, expect
 from recover.findings.code import DERIVED, MESSAGES, UNSUPPORTED
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, Phrase, finding
 from recover.findings.store_codes import TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.predict.delivers import Delivers
@@ -110,7 +110,7 @@ class Prediction(Struct):
         found += self.incomplete
         # a repair waits for what must be found first
         asked = [item.code for item in self.incomplete if item.by_a_person]
-        remedy = f"Do not start it. Read first: mqtool explain {asked[0]}" if asked else None
+        remedy = Phrase("Do not start it. Read first: mqtool explain {code}", code=asked[0]) if asked else None
         if self.lost_messages:
             found.append(finding(
                 "start-loses-messages", broker=broker, offset_cut=self.cut_at, reason=self.end_reason,
@@ -155,6 +155,8 @@ def count_lost(view: LogView, end: int, prediction: Prediction) -> None:
     counts = np.zeros(len(view.queues), dtype=np.int64)
     for split in view.live():
         rows = split.records
+        if not rows.size or int(rows["phy_offset"][-1]) < end:
+            continue
         gone = rows[(rows["phy_offset"] >= end) & ((rows["bits"] & STAND_IN) == 0)]
         counts += np.bincount(gone["queue"], minlength=len(counts))
     prediction.lost_messages = int(counts.sum())

@@ -13,6 +13,7 @@ from formats.index import INDEX_HEADER
 from recover.broker.recovery import BrokenStartError
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import DEDUPE_BY_START, EMPTY_LAST_QUEUE_FILE_BREAKS, MIN_BY_BISECTION
+from recover.findings.model import Phrase
 from recover.store.columns import Rows
 from recover.store.source import names_in, open_file, read_small
 
@@ -306,7 +307,8 @@ class QueueState:
             return
         last, first = self.files[-1], self.files[0]
         if last.wrote == 0 and self.empty_breaks:
-            raise BrokenStartError(f"the last file of queue {self.topic}/{self.queue_id} holds no unit")
+            raise BrokenStartError(Phrase("the last file of queue {topic}/{queue} holds no entry", topic=self.topic,
+                                          queue=self.queue_id))
         if last.wrote and last.unit(last.wrote // UNIT - 1)[0] < min_phy:
             self.min_logic = last.end
             return

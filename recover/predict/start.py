@@ -35,8 +35,8 @@ from recover.check import log as check_log
 from recover.check.log import odd_log_name
 from recover.check.surroundings import Surroundings
 from recover.derived.expected import QueueVerdict, deleted_topics
-from recover.findings.code import MESSAGES, Severity
-from recover.findings.model import Finding, finding, judged
+from recover.findings.code import MESSAGES, N_, Severity
+from recover.findings.model import Finding, Phrase, finding, judged
 from recover.findings.store_codes import FIND_CONFIG
 from recover.log.scan import LogView
 from recover.look.store import finds_log
@@ -178,7 +178,7 @@ class Starts:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self.around = Surroundings(reading.store, reading.by_names)
+        self.around = Surroundings.on(reading)
         self._runs: dict[tuple[_Key, bool], _Run] = {}
         self._costs: dict[tuple[_Key, bool], Prediction] = {}
         self.now = check_log.now_ms()
@@ -266,7 +266,8 @@ def _look_around(
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
     unread = [*loaded.odd_index, *around.unread]
     closed = around.rights if rights else []
-    prediction.assumptions += [f"the broker runs as user {item.facts['user']}, the owner of most files"
+    prediction.assumptions += [Phrase("the broker runs as user {user}, the owner of most files",
+                                      user=item.facts["user"])
                                for item in closed if item.facts["closed"] and item.facts.get("user")][:1]
     beside = [*_forgotten_offsets(around, settings), *closed]
     prediction.by_hand = [*loaded.by_hand, *unread, *beside]
@@ -281,7 +282,8 @@ def _note_unread(prediction: Prediction, around: Surroundings, settings: BrokerS
     prediction.not_emulated = not_emulated(around, settings)
     prediction.unsupported += prediction.not_emulated or around.unread_parts
     # predict does not know what the loss of these costs
-    prediction.unsupported += [f"{item.part} ({item.what}): {item.problem}" for item in around.needed if not item.stops]
+    prediction.unsupported += [Phrase("{part} ({what}): {problem}", part=item.part, what=item.what,
+                                      problem=item.problem) for item in around.needed if not item.stops]
     # a recovery walks both (MappedFileQueue.doLoad), and may cut at either
     prediction.unsupported += [f"{around.store.relative(twin.path)}: a second log file with this name"
                                for twin in around.store.commitlog.duplicates]
@@ -300,7 +302,8 @@ def _count(
         proven, late=prediction.mode == "abnormal" and settings.version.has(versions.DELAY_TABLE_LATE),
     )
     if refers and not told:
-        prediction.assumptions.append(f"enableConsumeQueueExt=true, because entries refer to {CONSUMEQUEUE_EXT}/")
+        prediction.assumptions.append(
+            Phrase("enableConsumeQueueExt=true, because entries refer to {part}", part=f"{CONSUMEQUEUE_EXT}/"))
     waiting = [*_undelivered(around, settings, start.states)]
     prediction.by_hand += waiting
     prediction.reason = prediction.reason or next((item.message for item in waiting if item.bits), None)
@@ -313,7 +316,7 @@ def _note_services(prediction: Prediction, around: Surroundings, settings: Broke
                                      if pair.is_deleted]
     if settings.knows("timerWheelEnable"):
         # the effect on pending messages is not predicted
-        prediction.unsupported += [f"timer messages: {damage}" for damage in around.timer_damage]
+        prediction.unsupported += [Phrase("timer messages: {damage}", damage=damage) for damage in around.timer_damage]
 
 
 def _ends(queues: dict[Key, QueueState]) -> Iterator[tuple[str, int, int]]:
@@ -354,7 +357,7 @@ class _Start:
         try:
             end = self._recover_log() if self.log.files else self._without_log()
         except BrokenStartError as error:
-            self._refuse(str(error))
+            self._refuse(error.args[0])
             return
         except ReadFailure as error:
             # a recovery ends, or goes on, by bytes that nobody knows
@@ -374,10 +377,10 @@ class _Start:
             self._correct_min()
             stuck = self._dispatch_on(end)
         except BrokenStartError as error:
-            self._refuse(str(error))
+            self._refuse(error.args[0])
             return
         if stuck is not None:
-            self._refuse(f"dispatch waits for ever for the log at {stuck}")
+            self._refuse(Phrase("dispatch waits for ever for the log at {offset}", offset=stuck))
         self._report(found)
         if index_deleted is not None:
             self._report_index(index_deleted, end)
@@ -391,8 +394,9 @@ class _Start:
         start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues, fresh=fresh)
         self.prediction.search_limited = not start.matched and start.index > 0
         if self.prediction.search_limited:
-            self._assume(f"commitLogRecoverMaxNum={self.settings.number('commitLogRecoverMaxNum')}: "
-                         f"{start.index} older files are not read")
+            self._assume(Phrase(
+                "{setting}: {n} older files are not read", n=start.index,
+                setting=f"commitLogRecoverMaxNum={self.settings.number('commitLogRecoverMaxNum')}"))
         self.prediction.start_file = self.store.relative(self.log.files[start.index].path)
         own_only = mode == "abnormal" and self.settings.flag("checkCommitLogOffsetOnRecover")
         position = first_position(self.log, start.index, mode, self.settings, self.checkpoint)
@@ -400,13 +404,14 @@ class _Start:
                      own_file_only=own_only)
         self.prediction.end_reason = found.reason
         if found.reason == "no-property-crc":
-            self._assume(f"forceVerifyPropCRC=true: the record at {found.process_offset} has no property CRC, "
-                         "and the log ends there")
+            self._assume(Phrase("forceVerifyPropCRC=true: the record at {offset} has no property CRC, and the log ends "
+                                "there", offset=found.process_offset))
         elif found.size > LARGE_RECORD and not found.fatal:
-            self._assume(f"the record at {found.process_offset} makes the broker allocate {found.size} bytes; "
-                         "with a smaller heap it would not start")
+            self._assume(Phrase("the record at {offset} makes the broker allocate {n} bytes; with a smaller heap it "
+                                "would not start", offset=found.process_offset, n=found.size))
         if found.fatal:
-            raise BrokenStartError(f"a record at {found.process_offset} needs more memory than any heap has")
+            raise BrokenStartError(Phrase("a record at {offset} needs more memory than any heap has",
+                                          offset=found.process_offset))
         self._truncate(found, max_of_queues)
         return found.process_offset
 
@@ -437,7 +442,8 @@ class _Start:
             for state in self.states.values():
                 state.destroy()
         if not finds_log(self.store, self.version):
-            self.prediction.reason = self.prediction.end_reason = "it does not find the folders of the log"
+            self.prediction.reason = self.prediction.end_reason = N_(
+                "it does not find the folders of the log")
         return 0
 
     def _max_physic(self) -> int:
@@ -481,10 +487,10 @@ class _Start:
         if prediction.lowered_queues and prediction.reason is None:
             more = sum(before - after for _, before, after in prediction.lowered_queues)
             cuts = prediction.cut_at < self.log.view.log_end
-            prediction.reason = (
-                f"queues point to {more} message{'' if more == 1 else 's'} after {prediction.cut_at}, where "
-                + ("its recovery cuts the log" if cuts else "the log ends: its end is missing")
-            )
+            prediction.reason = Phrase(
+                "the queues list {n:message} after {offset}, where its recovery cuts the log" if cuts else
+                "the queues list {n:message} after {offset}, where the log ends: its end is missing",
+                n=more, offset=prediction.cut_at)
         prediction.dispatched_from = self.dispatcher.first_offset
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
@@ -495,14 +501,14 @@ class _Start:
     def _assume_of_dispatch(self) -> None:
         """Note the settings that decided what dispatch wrote, and were not given."""
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
-            self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} entries their deliver times")
+            self._assume(Phrase("messageDelayLevel: the default gives {n} entries their deliver times",
+                                n=self.dispatcher.delayed))
         if self.dispatcher.multi_skipped:
-            self._assume(
-                f"enableMultiDispatch=false: {self.dispatcher.multi_skipped} messages are not dispatched to LMQ queues"
-            )
+            self._assume(Phrase("enableMultiDispatch=false: {n} messages are not dispatched to LMQ queues",
+                                n=self.dispatcher.multi_skipped))
         if self.dispatcher.lmq_elsewhere and "enableLmq" not in self.settings.given:
-            self._assume(f"enableLmq=false: {self.dispatcher.lmq_elsewhere} entries of LMQ queues go to the queue "
-                         "number of their topic instead of 0")
+            self._assume(Phrase("enableLmq=false: {n} entries of LMQ queues go to the queue number of their topic "
+                                "instead of 0", n=self.dispatcher.lmq_elsewhere))
 
     def _names_made(self) -> set[str]:
         """Queue files that dispatch creates: one may have the name of a file that was deleted before."""
@@ -565,13 +571,14 @@ def _undelivered(
             for (topic, queue_id), state in states.items() if topic == TOPIC_SCHEDULE and queue_id + 1 not in table}
     if number := sum(max(0, waiting) for waiting in left.values()):
         level = max(level for level, waiting in left.items() if waiting > 0)
-        yield waits(number, f"delay levels up to {level}, and messageDelayLevel has {len(table)}",
-                    "Set messageDelayLevel to the levels with which the messages were stored.")
+        yield waits(number, Phrase("delay levels up to {level}, and messageDelayLevel has {n}", level=level,
+                                   n=len(table)),
+                    N_("Set messageDelayLevel to the levels with which the messages were stored."))
     if not has_timer_service(settings) and (number := around.waiting_timers):
         known = settings.knows("timerWheelEnable")
-        where = "timerWheelEnable=false switches off" if known else "it does not have"
-        yield waits(number, f"the timer, which {where}",
-                    "Set timerWheelEnable=true." if known else "", "error" if known else "info")
+        where = N_("the timer, which timerWheelEnable=false switches off") if known else \
+            N_("the timer, which it does not have")
+        yield waits(number, where, N_("Set timerWheelEnable=true.") if known else "", "error" if known else "info")
 
 
 def _is_forgotten(pair: ConfigPair) -> bool:
@@ -588,9 +595,9 @@ def _is_forgotten(pair: ConfigPair) -> bool:
 
 def not_emulated(around: Surroundings, settings: BrokerSettings) -> list[str]:
     """Parts that change the whole answer: a DLedger log, queues in RocksDB. Without them nothing is predicted."""
-    parts = {f"{found.part}: {found.what}" for found in around.elsewhere.values()}
+    parts = {Phrase("{part}: {what}", part=found.part, what=found.what) for found in around.elsewhere.values()}
     if settings.flag("enableDLegerCommitLog") and not parts:
-        parts.add("enableDLegerCommitLog=true: a DLedger continues after the log")
+        parts.add(Phrase("enableDLegerCommitLog=true: a DLedger continues after the log"))
     return sorted(parts)
 
 
@@ -600,9 +607,9 @@ def _config_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[St
         if not pair.starts and not (queue_type and not settings.version.has(versions.INNER_BATCHES)):
             name = f"{CONFIG}/{pair.name}"
             # recover repairs nothing beside a DLedger log
-            yield Stop(f"{name} {STATE_TEXT[pair.main.state]}" if queue_type else
-                       f"brokers read neither {name} nor its backup",
-                       f"{name}: {FIND_CONFIG}" if COMMITLOG in around.elsewhere else None)
+            yield Stop(Phrase("{file} {state}", file=name, state=STATE_TEXT[pair.main.state]) if queue_type else
+                       Phrase("brokers read neither {file} nor its backup", file=name),
+                       Phrase("{part}: {what}", part=name, what=FIND_CONFIG) if COMMITLOG in around.elsewhere else None)
 
 
 def _type_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[Stop]:
@@ -613,8 +620,8 @@ def _type_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[Stop
 
 def _double_write_stops(_: Surroundings, settings: BrokerSettings) -> Iterator[Stop]:
     if settings.flag("rocksdbCQDoubleWriteEnable") and not settings.flag("combineCQUseRocksdbForLmq"):
-        yield Stop("rocksdbCQDoubleWriteEnable=true needs combineCQUseRocksdbForLmq=true",
-                   "Set combineCQUseRocksdbForLmq=true, or rocksdbCQDoubleWriteEnable=false.")
+        yield Stop(N_("rocksdbCQDoubleWriteEnable=true needs combineCQUseRocksdbForLmq=true"),
+                   N_("Set combineCQUseRocksdbForLmq=true, or rocksdbCQDoubleWriteEnable=false."))
 
 
 def _database_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[Stop]:
@@ -625,14 +632,16 @@ def _database_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[
         if (other / "CURRENT").exists():
             name, value = "useSeparateStorePathForRocksdbCQ", str(separate).lower()
             part = store.relative(other)
-            yield Stop(f"{name}={value}, but {part} holds a RocksDB of queues",
-                       f"Set {name}={str(not separate).lower()}, with which {part} was written.")
+            yield Stop(Phrase("{setting}, but {part} holds a RocksDB of queues", setting=f"{name}={value}", part=part),
+                       Phrase("Set {setting}, with which {part} was written.",
+                              setting=f"{name}={str(not separate).lower()}", part=part))
 
 
 def _part_stops(around: Surroundings, _: BrokerSettings) -> Iterator[Stop]:
     for item in around.needed:
         if item.stops:
-            yield Stop(f"{item.part} ({item.what}): {item.problem}", item.finding().remedy)
+            yield Stop(Phrase("{part} ({what}): {problem}", part=item.part, what=item.what, problem=item.problem),
+                       item.finding().remedy)
 
 
 def _timer_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[Stop]:
@@ -640,7 +649,8 @@ def _timer_stops(around: Surroundings, settings: BrokerSettings) -> Iterator[Sto
         return
     if around.odd_timer is not None:
         name, problem = around.odd_timer
-        yield Stop(f"{name}: {problem}", f"Move {name} out of the store, then run this again.")
+        yield Stop(Phrase("{part}: {what}", part=name, what=problem),
+                   Phrase("Move {file} out of the store, then run this again.", file=name))
         return
     for found in around.timer_files:
         empty_last = found.file == around.last_timerlog and found.facts.get("length") == 0
@@ -690,28 +700,32 @@ def assumptions(store: Store, first_file: list[Finding], settings: BrokerSetting
     """Assumptions about release, settings, files and the beginning of the log; `first_file`: the findings about it."""
     version = settings.version
     if version.nearest != version:
-        yield f"{version} is unknown and treated like {version.nearest}, the nearest known release"
+        yield Phrase("{version} is unknown and treated like {nearest}, the nearest known release", version=version,
+                     nearest=version.nearest)
     sizes = {
         "mappedFileSizeCommitLog": store.mapped_file_size,
         "mappedFileSizeConsumeQueue": store.queue_file_size,
     }
     for name, size in sizes.items():
         if name not in settings.given and str(size) != KNOWN[name].default:
-            yield f"{name}={size}, from the files (the default {KNOWN[name].default} would refuse them)"
+            yield Phrase("{setting}, from the files (the default {default} would refuse them)",
+                         setting=f"{name}={size}", default=KNOWN[name].default)
     for name, value in sorted(settings.too_new.items()):
-        yield f"{name}={value} is ignored: {version} does not know it"
+        yield Phrase("{setting} is ignored: {version} does not know it", setting=f"{name}={value}", version=version)
     folders = log_folder_names(settings.given)
     for folder in (each for each in folders if each != each.strip()):
-        yield f"the log folder {folder!r} is looked for with the space in its name, as brokers do"
+        yield Phrase("the log folder {folder} is looked for with the space in its name, as brokers do",
+                     folder=repr(folder))
     read_only = "readOnlyCommitLogStorePaths"
     if read_only in settings.given and len(folders) < 2:
-        yield f"{read_only} is ignored: a broker reads it only if storePathCommitLog names several folders"
-    for told, names in ("unknown setting", settings.unknown - every_name()), \
-            ("settings with no effect on recovery", settings.unknown & every_name()):
+        yield Phrase("{setting} is ignored: a broker reads it only if storePathCommitLog names several folders",
+                     setting=read_only)
+    for template, names in (N_("unknown setting: {names}"), settings.unknown - every_name()), \
+            (N_("settings with no effect on recovery: {names}"), settings.unknown & every_name()):
         if names:
-            yield f"{told}: {', '.join(sorted(names))}"
+            yield Phrase(template, names=", ".join(sorted(names)))
     if settings.flag("rocksdbCQDoubleWriteEnable"):
-        yield "rocksdbCQDoubleWriteEnable=true is not emulated; the prediction is made without it"
+        yield Phrase("rocksdbCQDoubleWriteEnable=true is not emulated; the prediction is made without it")
     for item in first_file:
         if item.severity == "warning":
-            yield f"the files before {item.file} are missing on purpose: {item.message}"
+            yield Phrase("the files before {file} are missing on purpose: {why}", file=item.file, why=item.message)

@@ -11,6 +11,7 @@ the other files do, if they are in order of time without this one only, or queue
 room for, and its queues do not continue in them.
 """
 
+
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
@@ -26,6 +27,7 @@ from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
 from formats.record.rows import BIT_STALE, BIT_SUPERSEDED, NO_MESSAGE, NOT_LIVE
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
 from recover.derived.index_check import IndexFileVerdict, IndexReport
+from recover.findings.code import N_
 from recover.log.file_scan import FileScan, Gap
 from recover.log.judge import Claim
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, tally
@@ -377,7 +379,7 @@ def _messages(scan: FileScan, expectation: Expectation) -> int:
 
 
 def _foreign(
-    file: _File, witness: str = "entries of several queues", indexed: int = 0, messages: int | None = None
+    file: _File, witness: str = N_("entries of several queues"), indexed: int = 0, messages: int | None = None
 ) -> ForeignFile:
     count = file.scan.record_count if messages is None else messages
     return ForeignFile(file.scan.mapped_file, (file.base, file.scan.file_end), count, witness, indexed)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, structs
 
@@ -26,8 +26,8 @@ from formats.config.tables import BACKUP_SUFFIX, BY_NAME, CLIENT_OFFSETS, read_c
 from recover.change.model import Plan, Retire, Step, WriteFile
 from recover.check.config import AboveMax, ConfigReport, Members, guess_topics
 from recover.derived.expected import QueueKey
-from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import count, few
+from recover.findings.code import N_, Refusal, UsageRefusal
+from recover.findings.model import Phrase, few, listing
 from recover.reading.reading import Reading
 from recover.store.config_files import (
     MARK,
@@ -46,6 +46,8 @@ from recover.store.store import Store
 STATISTICS = ("timermetrics", "transactionMetrics")
 """Files that the broker recomputes; without a readable copy they are removed."""
 
+Action = Literal["cut", "rewritten", "restored", "name-restored", "guessed", "put-together", "backup-renewed",
+                 "taken-away", "clamped", "raised"]
 _PULLED = "pullOffsetTable"
 
 
@@ -53,8 +55,7 @@ class ConfigRepair:
     """What recover does to config/: the steps, and for each file the decision and its reason. Files without a warning
     are not touched.
 
-    A choice has `file`, `action` (cut, rewritten, restored, guessed, put-together, backup-renewed, taken-away,
-    clamped), `text` for the screen, `members` kept, and the differences of the copies.
+    A choice has `file`, `action`, `text` for the screen, `members` kept, and the differences of the copies.
     """
 
     def __init__(
@@ -90,36 +91,36 @@ class ConfigRepair:
         content = whole = chosen.document if chosen.state != "sound" else chosen.content
         if self.pair.ahead:
             content = dumps(merged(self.pair), detect_style(chosen.content))
-            text = "restored from its backup, with the offsets that can be read in the file itself"
+            text: str = N_("restored from its backup, with the offsets that can be read in the file itself")
             self._chose("restored", text, chosen)
         elif chosen is backup:
-            self._chose("restored", f"restored from its backup, with {len(chosen.table)} members", chosen)
+            self._chose("restored", Phrase("restored from its backup, with {n} members", n=len(chosen.table)), chosen)
         elif main.flipped is not None:
             at, bit = main.flipped
-            self._chose("name-restored", f"bit {bit} of byte {at} flipped back: its table has its name again", chosen)
+            self._chose("name-restored", Phrase("bit {bit} of byte {at} flipped back: its table has its name again",
+                                                bit=bit, at=at), chosen)
         elif main.state == "odd-text":
-            self._chose("rewritten", "written anew, as every release reads it", chosen)
+            self._chose("rewritten", N_("written anew, as every release reads it"), chosen)
         elif main.state != "sound":
-            self._chose("cut", f"cut at byte {main.parsed.end}, where its text ends", chosen)
+            self._chose("cut", Phrase("cut at byte {at}, where its text ends", at=main.parsed.end), chosen)
         if self.clamps:
             content = clamped(chosen, self.clamps)
-            shown = few([f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}"
-                         for clamp in self.clamps], 8)
-            text = f"{count(len(self.clamps), 'offset')} lowered to the ends of their queues ({shown})"
+            shown = few([Phrase("{queue}: {first} to {last}", first=clamp.offset, last=clamp.end,
+                                queue=f"{clamp.member or 'level'} {clamp.queue_id}") for clamp in self.clamps], 8)
+            text = Phrase("{n:offset} lowered to the ends of their queues ({shown})", n=len(self.clamps), shown=shown)
             self._chose("clamped", text, chosen)
         if content != main.content or main.missing:
             self.steps.append(WriteFile(self.file, content))
         if backup.state not in ("sound", "missing"):
             self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, whole))
             if main.state == "sound":
-                self._chose("backup-renewed", "its broken backup is replaced with a copy of it", chosen)
+                self._chose("backup-renewed", N_("its broken backup is replaced with a copy of it"), chosen)
 
     def _guess(self) -> None:
         guess = guess_topics(self.store, self.analysis.topics, self.analysis.log, self.pair)
         self._write(guess.content())
-        read = f", {len(guess.read)} of them as in the broken text" if guess.read else ""
-        topics = count(len(guess.topics), "topic")
-        text = f"A GUESS: {topics} from queues and log{read}; review it before the start"
+        text = Phrase("A GUESS: {n:topic} from queues and log{read}; review it before the start", n=len(guess.topics),
+                      read=Phrase(", {n} of them as in the broken text", n=len(guess.read)) if guess.read else "")
         self._note("guessed", text, members=len(guess.topics), guess=True, topics=sorted(guess.topics))
 
     def _put_together(self) -> None:
@@ -131,14 +132,17 @@ class ConfigRepair:
         if members:
             mark = {} if pair.known.comes_back else MARK
             self._write(dumps({**mark, **value}, detect_style(pair.main.content or pair.backup.content)))
-            text = f"{members} members are readable and kept; the rest is lost: {pair.known.lost}"
+            text = Phrase("{n} members are readable and kept; the rest is lost: {lost}", n=members,
+                          lost=pair.known.lost)
             self._note("put-together", text, members=members)
         else:
             # brokers treat an empty or unreadable file as no file at all, and some do not start on one
             copies = (self.file, pair.main), (self.file + BACKUP_SUFFIX, pair.backup)
             self.steps += [Retire(name) for name, copy in copies if not copy.missing]
-            outcome = "the broker recomputes it" if pair.name in STATISTICS else f"lost: {pair.known.lost}"
-            self._note("taken-away", f"nothing in it is readable, so it is moved to quarantine: {outcome}", members=0)
+            outcome = N_("the broker recomputes it") if pair.name in STATISTICS else \
+                Phrase("lost: {lost}", lost=pair.known.lost)
+            self._note("taken-away", Phrase(
+                "nothing in it is readable, so it is moved to quarantine: {outcome}", outcome=outcome), members=0)
 
     def _raise(self, other: ConfigText, ends: Mapping[QueueKey, int]) -> None:
         """Raise offsets of what the file becomes; without a readable offset in it, all those of the other file count.
@@ -152,7 +156,8 @@ class ConfigRepair:
         if tally.raised:
             self.steps = [step for step in self.steps if step.file != self.file]
             self.steps.append(WriteFile(self.file, dumps(text, detect_style(content or other.content))))
-        self._note("raised", f"from {other.path}: {tally}", members=len(other.table), **structs.asdict(tally))
+        self._note("raised", Phrase("from {file}: {tally}", file=other.path, tally=tally.text),
+                   members=len(other.table), **structs.asdict(tally))
 
     def _write(self, content: bytes) -> None:
         """Write the file, and its backup if there is one."""
@@ -160,12 +165,13 @@ class ConfigRepair:
         if not self.pair.backup.missing:
             self.steps.append(WriteFile(self.file + BACKUP_SUFFIX, content))
 
-    def _chose(self, action: str, text: str, chosen: ConfigText) -> None:
+    def _chose(self, action: Action, text: str, chosen: ConfigText) -> None:
         self._note(action, text, members=len(chosen.table), chosen=chosen.path.name)
 
-    def _note(self, action: str, text: str, **facts: Any) -> None:
+    def _note(self, action: Action, text: str, **facts: Any) -> None:
         self.choices.append({
-            "file": self.file, "action": action, "text": f"{self.pair.name}: {text}", **facts, **self.pair.difference(),
+            "file": self.file, "action": action, "text": Phrase("{part}: {what}", part=self.pair.name, what=text),
+            **facts, **self.pair.difference(),
         })
 
 
@@ -221,12 +227,16 @@ class Raised(Struct, frozen=True):
     kept: int
     unknown: int
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> Phrase:
         """In words, for the screen."""
-        rest = [f"{number:,} {what}" for number, what in (
-            (self.to_end, "of them only to the end of their queue"), (self.kept, "not ahead of this store's"),
-            (self.unknown, "for queues that this store does not have")) if number]
-        return ", ".join([f"{count(self.raised, 'offset')} raised", *rest])
+        rest = (
+            (self.to_end, N_("{n} of them only to the end of their queue")),
+            (self.kept, N_("{n} not ahead of this store's")),
+            (self.unknown, N_("{n} for queues that this store does not have")),
+        )
+        return listing([Phrase("{n:offset} raised", n=self.raised),
+                        *(Phrase(template, n=f"{number:,}") for number, template in rest if number)])
 
 
 def offsets_of(path: Path) -> ConfigText:
@@ -288,14 +298,15 @@ def plan_client_offsets(folder: Path) -> Plan:
                           "Run as the user of the client or as root; check the disk.")
     whole = found.whole
     if whole is None:
-        action, text = "taken-away", f"nothing in it is readable, so it is moved to quarantine: {CLIENT_OFFSETS.lost}"
+        action, text = "taken-away", Phrase("nothing in it is readable, so it is moved to quarantine: {outcome}",
+                                            outcome=CLIENT_OFFSETS.lost)
         steps = [Retire(each.path.name) for each in found if not each.missing]
     elif whole is backup:
-        action, text = "restored", f"restored from its backup, with {len(whole.table)} members"
+        action, text = "restored", Phrase("restored from its backup, with {n} members", n=len(whole.table))
     elif main.state != "sound":
-        action, text = "cut", f"cut at byte {main.parsed.end}, where its text ends"
+        action, text = "cut", Phrase("cut at byte {at}, where its text ends", at=main.parsed.end)
     else:
-        action, text = "backup-renewed", "its broken backup is replaced with a copy of it"
+        action, text = "backup-renewed", Phrase("its broken backup is replaced with a copy of it")
     if whole is not None:
         copies = [main] if backup.missing or backup.state == "sound" else [main, backup]
         steps = [WriteFile(each.path.name, whole.document) for each in copies if each.content != whole.document]

@@ -16,7 +16,7 @@ from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG, 
 from recover.check.report import VerifyReport
 from recover.derived.expected import QueueKey
 from recover.findings.code import Refusal
-from recover.findings.model import Finding, count
+from recover.findings.model import Finding, Phrase, listing
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
@@ -56,8 +56,9 @@ def unknown_sizes(store: Store) -> dict[str, int]:
 
 def assumptions_of(sizes: Mapping[str, int]) -> list[str]:
     """Sentences about assumed file lengths, by their setting."""
-    return [f"{name}={size}: no file and no setting determines it, and a broker with another value does not start on "
-            f"files of {size} bytes; set it with --broker-conf or --set" for name, size in sizes.items()]
+    return [Phrase("{setting}: no file and no setting determines it, and a broker with another value does not start on "
+                   "files of {n} bytes; set it with --broker-conf or --set", setting=f"{name}={size}", n=size)
+            for name, size in sizes.items()]
 
 
 class RecoverPlan(Struct):
@@ -234,7 +235,8 @@ def check_plannable(
     found = next((item for item in report.findings.sorted() if item.code in _CODES), None)
     if found is not None:
         raise Refusal(
-            f"{found.file} could not be read completely: {found.facts.get('error', 'I/O error')}", found.remedy,
+            Phrase("{file} could not be read completely: {error}", file=found.file,
+                   error=found.facts.get("error", "I/O error")), found.remedy,
             file=found.file, offset=found.offset,
         )
     refuse_unread(report, written)
@@ -277,12 +279,13 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
                if damage.reason == MISSING_FILE]
     total = sum(messages for _, messages in missing)
     if max_loss is not None and total > max_loss:
-        ranges = ", ".join(f"{damage.start} to {damage.stop}" for damage, _ in missing[:_NAMED])
+        ranges = listing(Phrase("{first} to {last}", first=damage.start, last=damage.stop)
+                         for damage, _ in missing[:_NAMED])
         raise Refusal(
-            f"log files are missing ({ranges}): they held at least {count(total, 'message')}, and "
-            f"--max-loss allows {max_loss}",
-            "Find them: another path (--commitlog LOG --commitlog DIR), the source of this copy, a replica, a backup. "
-            f"If they are lost for good: `{{typed}} --max-loss {total}` continues without them.",
+            Phrase("log files are missing ({ranges}): they held at least {n:message}, and --max-loss allows {most}",
+                   ranges=ranges, n=total, most=max_loss),
+            Phrase("Find them: another path (--commitlog LOG --commitlog DIR), the source of this copy, a replica, a "
+                   "backup. If they are lost for good: `{typed} --max-loss {n}` continues without them.", n=total),
             lost_messages=total, max_loss=max_loss,
         )
     return sum(messages for damage, messages in missing if damage.start >= cut)

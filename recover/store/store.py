@@ -21,7 +21,7 @@ from formats.checkpoint import FILE_SIZE, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, CqUnit, file_size_for, is_pre_blank, is_valid
 from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
 from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
-from recover.findings.model import few, shell_line
+from recover.findings.model import Phrase, few, shell_line
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader
 from recover.store.source import (
@@ -385,8 +385,7 @@ def logs_beside_remedy(store: Store, own: str = "--commitlog LOG ") -> str | Non
     """Return the remedy for unnamed folders of the root with log files: name them, after the options for the log's
     `own` ones. Only the store is left to be filled in. None if there are no such folders."""
     names = " ".join(f"--commitlog {shell_line(folder)}" for folder in store.log_folders_beside)
-    names = names.replace("{", "{{").replace("}", "}}")
-    return f"Log files are beside it: mqtool verify {{store}} {own}{names}" if names else None
+    return Phrase("Log files are beside it: mqtool verify {store} {options}", options=own + names) if names else None
 
 
 def named_by_record(path: Path) -> int | None:

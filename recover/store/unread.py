@@ -16,6 +16,8 @@ from msgspec import Struct
 from formats import rocksdb
 from formats.basics import FormatError, offset_in_name
 from formats.config.tables import BY_NAME
+from recover.findings.code import N_
+from recover.findings.model import Phrase
 from recover.findings.store_codes import DLEDGER_LOG, QUEUE_DATABASE
 from recover.store.config_files import read_config
 from recover.store.source import entries, files_below, names_in, open_file, read_small
@@ -51,22 +53,23 @@ def _known(store: Store, queues: bool) -> Iterator[UnreadPart]:
         yield UnreadPart(path, QUEUE_DATABASE, CONSUMEQUEUE, rocksdb_data)
     for name in ("topics", "subscriptionGroups", "consumerOffsets", "rdb"):
         if (config / name / CURRENT).exists():
-            yield UnreadPart(config / name, "broker configuration in RocksDB", CONFIG, rocksdb_data)
-    for name, what in (("users", "users"), ("acls", "access rules")):
-        yield UnreadPart(config / name, f"{what} in RocksDB", CONFIG, rocksdb_data)
-    yield UnreadPart(root / "rocksdbstore", "RocksDB of index, timer and transactions", INDEX, rocksdb_data)
-    yield UnreadPart(root / "kvStore", "RocksDB of pop consumers", CONFIG, rocksdb_data)
-    yield UnreadPart(store.batchconsumequeue_dir, "batch consume queues", CONSUMEQUEUE, mapped_data)
-    yield UnreadPart(root / "compaction" / "compactionLog", "logs of compacted topics", COMMITLOG, mapped_data)
+            yield UnreadPart(config / name, N_("broker configuration in RocksDB"), CONFIG, rocksdb_data)
+    for name, what in (("users", N_("users in RocksDB")), ("acls", N_("access rules in RocksDB"))):
+        yield UnreadPart(config / name, what, CONFIG, rocksdb_data)
+    yield UnreadPart(root / "rocksdbstore", N_("RocksDB of index, timer and transactions"), INDEX, rocksdb_data)
+    yield UnreadPart(root / "kvStore", N_("RocksDB of pop consumers"), CONFIG, rocksdb_data)
+    yield UnreadPart(store.batchconsumequeue_dir, N_("batch consume queues"), CONSUMEQUEUE, mapped_data)
+    yield UnreadPart(root / "compaction" / "compactionLog", N_("logs of compacted topics"), COMMITLOG, mapped_data)
     if not (root / "compaction" / "compactionLog").exists():
-        yield UnreadPart(root / "compaction", "compacted topics", None, lambda path: "")
-    yield UnreadPart(root / "transaction" / "statetable", "transactions of 3.x, judged by the log", None, mapped_data)
-    yield UnreadPart(root / "controller", "log of a controller, not checked", None, mapped_data)
-    yield UnreadPart(root / "timerlog", "timer messages, judged against the log", None, mapped_data)
+        yield UnreadPart(root / "compaction", N_("compacted topics"), None, lambda path: "")
+    yield UnreadPart(root / "transaction" / "statetable", N_("transactions of 3.x, judged by the log"), None,
+                     mapped_data)
+    yield UnreadPart(root / "controller", N_("log of a controller, not checked"), None, mapped_data)
+    yield UnreadPart(root / "timerlog", N_("timer messages, judged against the log"), None, mapped_data)
     tiered = store.options.settings.get("tieredStoreFilePath")
     for path in dict.fromkeys(root / name for name in ("tieredstore", "tieredStore", *filter(None, [tiered]))):
-        yield UnreadPart(path, "segments in tiered storage", COMMITLOG, any_file)
-    yield UnreadPart(config / _TIERED_TABLE, "list of segments in tiered storage", COMMITLOG, _tiered_table)
+        yield UnreadPart(path, N_("segments in tiered storage"), COMMITLOG, any_file)
+    yield UnreadPart(config / _TIERED_TABLE, N_("list of segments in tiered storage"), COMMITLOG, _tiered_table)
     for path in _dledger(store):
         yield UnreadPart(path, DLEDGER_LOG, COMMITLOG, mapped_data)
 
@@ -142,7 +145,7 @@ def rocksdb_data(path: Path) -> str:
         elif entry.name.endswith(".log") and entry.name[:-4].isdecimal():
             bytes_logged += entry.length
     if tables or bytes_logged:
-        return f"{tables} tables, {bytes_logged} bytes in its write-ahead log"
+        return Phrase("{tables} tables, {n} bytes in its write-ahead log", tables=tables, n=bytes_logged)
     return ""
 
 
@@ -150,18 +153,18 @@ def mapped_data(path: Path) -> str:
     """Describe the mapped files below a folder that do not begin with zeros only; "" without any."""
     names = (name for name, _ in files_below(path, strict=True) if offset_in_name(name.rpartition("/")[2]) is not None)
     used = sum(any(read_small(path / name, _HEAD)) for name in islice(names, _LISTED))
-    return f"{used} {'file' if used == 1 else 'files'} with data" if used else ""
+    return Phrase("{n:file} with data", n=used) if used else ""
 
 
 def any_file(path: Path) -> str:
     """Describe the non-empty files below a folder; "" without any."""
     used = sum(1 for _, status in islice(files_below(path, strict=True), _LISTED) if status.st_size)
-    return f"{used} {'file' if used == 1 else 'files'}" if used else ""
+    return Phrase("{n:file}", n=used) if used else ""
 
 
 def _tiered_table(path: Path) -> str:
     members = len(read_config(path, BY_NAME[_TIERED_TABLE]).table)
-    return f"{members} members" if members else ""
+    return Phrase("{n} members", n=members) if members else ""
 
 
 # --- Consistency of a RocksDB folder: is its manifest readable, and do the files that it names exist?

@@ -20,6 +20,7 @@ from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit
 from mqtool import exits
 from recover.check.config import ConfigReport
 from recover.check.parts import PARTS, check_parts
+from recover.check.surroundings import Surroundings
 from recover.findings.model import Finding
 from recover.store.config_files import read_config
 from tests.cli.runner import mqtool
@@ -189,7 +190,7 @@ FIRST = "0" * 20
 
 def findings_of_parts(root: Path, wanted: Collection[str] = PARTS, **settings: str) -> list[Finding]:
     store, analysis = analysed(root, **settings)
-    return check_parts(store, analysis, wanted)
+    return check_parts(store, analysis, wanted, Surroundings.on(analysis))
 
 
 def notable(root: Path, **settings: str) -> list[Finding]:
@@ -338,7 +339,7 @@ def test_bytes_that_are_no_unit_are_an_info(store: Make) -> None:
     _timer(root, _unit(int(row["phy_offset"]), int(row["size"])) + b"\x07" * 30)
     (found,) = [item for item in findings_of_parts(root) if item.code == "timer-log-stops"]
     assert (found.offset, found.severity) == (52, "info")
-    assert found.message.endswith("(0 whole units follow)")
+    assert found.message.endswith("(0 whole entries follow)")
 
 
 def test_a_wheel_of_another_length_is_found(store: Make) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gettext
+import json
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from fixtures.damage import damage
 from mqtool import words
 from mqtool.commands import COMMANDS
-from recover.findings.model import CODES, finding
+from recover.findings.model import CODES, Phrase, finding, listing
 from tests.cli.runner import mqtool
 from tests.support.catalogue import catalogue, texts
 from tests.support.stores import real_store
@@ -54,6 +56,19 @@ def test_the_catalogue_that_is_read_is_the_one_that_is_written(language: str) ->
         if item.id and item.string and isinstance(item.id, str):
             found = read.pgettext(item.context, item.id) if item.context else read.gettext(item.id)
             assert found == item.string
+
+
+@pytest.mark.parametrize("said", [
+    Phrase("lost: {lost}", lost=Phrase("{n:file}", n=2)),
+    Phrase("{names} and {n} more", names=listing(["A", Phrase("{n:file}", n=2)]), n=7),
+])
+def test_a_phrase_is_told_in_each_language_with_the_phrases_in_it(said: Phrase) -> None:
+    kept = pickle.loads(pickle.dumps(said))
+    assert words.retold(kept) == kept == said and "2 files" in said
+    with words.speaking("zh_CN"):
+        assert "2 个文件" in words.retold(kept) and "file" not in words.retold(kept)
+        # a plan or a journal holds the text alone
+        assert words.retold(json.loads(json.dumps(said))) == said
 
 
 def sentence(text: str) -> str:

@@ -1,7 +1,7 @@
 """`python -m tests.support.catalogue`: brings the catalogues of mqtool/locale up to date with the texts in the code.
 
-1. Collect every text that a person can read: rows of findings and reasons, help, exit codes, arguments of `_` and `N_`,
-   and literal titles, columns, labels and reasons of next steps.
+1. Collect every text that a person can read: rows of findings and reasons, help, exit codes, arguments of `_`, `N_` and
+   `Phrase`, and literal titles, columns, labels and reasons of next steps.
 2. Merge them into each `.po`: translations stay, texts that are gone go, new ones are listed and stay English.
 3. Compile each `.mo`, which the wheel carries.
 
@@ -15,10 +15,10 @@ import inspect
 import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
@@ -27,33 +27,42 @@ from babel.messages.pofile import read_po, write_po
 from formats.config.tables import CONFIG_FILES
 from mqtool import exits, words
 from mqtool.commands import COMMANDS, command_of
+from recover.broker.recovery import Mode
+from recover.findings import derived_codes, log_codes, store_codes
+from recover.findings.code import Remedy
 from recover.findings.log_codes import REASONS
 from recover.findings.model import CODES
 from recover.look.store import KNOWN_PARTS
+from recover.repair.config_repair import Action
 from recover.store.config_files import STATE_TEXT
 from tests.support.command_docs import parameters
 
 ROOT = Path(words.__file__).parent
+RECOVER = ROOT.parent / "recover"
 HEADER: dict[str, Any] = {
     "project": "mqtool", "version": "1", "copyright_holder": "mqtool", "msgid_bugs_address": "", "fuzzy": False,
     "header_comment": "# The texts of mqtool. `python -m tests.support.catalogue` brings them up to date.",
     "creation_date": datetime(2026, 1, 1, tzinfo=UTC), "revision_date": datetime(2026, 1, 1, tzinfo=UTC),
     "last_translator": "mqtool",
 }
-CALLS = {"_", "N_", "table", "Table", "facts", "Step", "dry_run"}
+CALLS = {"_", "N_", "Phrase", "table", "Table", "facts", "Step", "dry_run"}
 """Functions of mqtool whose literal arguments are shown."""
+MARKS = {"N_", "Phrase"}
+"""The same of recover."""
 CONSTANTS = {"_GROUP_COLUMNS", "_QUEUES", "_INDEX", "_LOG", "_TITLES"}
 """Names of columns that are not written where the table is."""
 Text = tuple[str | None, str]
 _LINE = r"mqtool [a-z-]+(?: (?:--[a-z-]+|\{\w+\}))*"
 _COMMAND = re.compile(rf"{_LINE}(?:   \(or: {_LINE}\))?")
 """Texts that are nothing but commands."""
+_VALUE = re.compile(r"\{\w+\}")
 
 
 def texts() -> list[Text]:
     """Every text that is looked up in a catalogue with its context, each once, in the order of the code. Nouns after a
     number have a context of their own: in Chinese they come with a measure word."""
-    plain = [(None, text) for text in (*_texts(), ", ", ": ") if text.strip() and not _COMMAND.fullmatch(text)]
+    plain = [(None, text) for text in (*_texts(), ", ", ": ") if text.strip() and not _COMMAND.fullmatch(text)
+             and not _VALUE.fullmatch(text)]
     return list(dict.fromkeys([*plain, *((words.COUNTED, noun) for noun in _nouns())]))
 
 
@@ -77,6 +86,9 @@ def _texts() -> Iterator[str]:
         yield from (reason.meaning, reason.cause, reason.broker, reason.action)
     # facts that are texts themselves
     yield from STATE_TEXT.values()
+    yield from (*get_args(Action), *get_args(Mode))
+    for module in (log_codes, store_codes, derived_codes):
+        yield from (text for text in vars(module).values() if isinstance(text, Remedy))
     yield from (file.lost for file in CONFIG_FILES)
     yield from (what for what, _ in KNOWN_PARTS.values())
     for row in exits.TABLE:
@@ -87,16 +99,17 @@ def _texts() -> Iterator[str]:
         yield from (what for _, what in command.examples)
         for parameter in parameters(name):
             yield from (getattr(parameter, "help", None) or "", getattr(parameter, "rich_help_panel", None) or "")
-    for path in sorted(ROOT.rglob("*.py")):
-        yield from _literals(_parsed(path))
+    for folder, calls, columns in (ROOT, CALLS, CONSTANTS), (RECOVER, MARKS, frozenset[str]()):
+        for path in sorted(folder.rglob("*.py")):
+            yield from _literals(_parsed(path), calls, columns)
 
 
-def _literals(tree: ast.AST) -> Iterator[str]:
+def _literals(tree: ast.AST, calls: Collection[str], columns: Collection[str]) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in CONSTANTS:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in columns:
             found = [item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)]
             yield from (name.lstrip(">*").replace("_", " ") for name in found)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in CALLS:
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in calls:
             for argument in _either(node.args):
                 parts = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
                 for part in parts:
