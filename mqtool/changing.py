@@ -231,11 +231,6 @@ class _Planned(Struct, frozen=True):
     asked: Asked
     stamps: Stamps
 
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """Absolute paths of the parts that the user named."""
-        return self.store.options.folders
-
 
 class Change(Struct):
     """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
@@ -316,7 +311,7 @@ class Change(Struct):
     def _show_place(self, planned: _Planned) -> None:
         """Say who would write in the store, and what room that needs. `Refusal` (8) if it would fail now; a dry run
         only says so."""
-        out, consent, root, folders = self.out, self.choice.consent, self.choice.store.root, planned.folders
+        out, consent, root, folders = self.out, self.choice.consent, self.choice.store.root, self._folders
         Places(root, folders).check_plan(planned.plan)
         try:
             beside = [] if consent.journal is None else [consent.journal]
@@ -329,6 +324,11 @@ class Change(Struct):
                 raise
             out.say(_("this plan would be refused now: {reason}").format(
                 reason=f"{refusal.message}. {refusal.remedy}"))
+
+    @property
+    def _folders(self) -> tuple[str, ...]:
+        """Absolute paths of the parts that the user named; a store beside a broker is planned for elsewhere."""
+        return self.choice.store.options().folders
 
     def _only_planned(self, planned: _Planned) -> int:
         out, made = self.out, planned.made
@@ -348,7 +348,7 @@ class Change(Struct):
                 store, plan = self._copied(store, plan, tree.path)
                 tree.stays = True  # for resume
             with step_by_step(out, "applying") as how:
-                applied = apply_plan(store.root, plan, parts=[] if output else planned.folders,
+                applied = apply_plan(store.root, plan, parts=[] if output else self._folders,
                                      as_root=consent.as_root and output is None, journal=consent.journal, **how)
         say_undo_data(out, applied)
         out.answer(applied=applied is not None, journal=applied and applied.journal)

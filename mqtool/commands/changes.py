@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Struct, structs, to_builtins
 
@@ -40,9 +40,6 @@ from recover.change.model import Plan
 from recover.change.owner import acting
 from recover.change.preconditions import seal
 from recover.check.report import VerifyReport
-from recover.export.joined import joined
-from recover.export.select import Wanted
-from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Phrase
 from recover.log.scan import LocalEngine
@@ -54,13 +51,15 @@ from recover.reading.further import Further, is_of_log
 from recover.reading.reading import Reading
 from recover.repair.config_repair import offsets_of, plan_client_offsets
 from recover.repair.losses import RecoverPlan
-from recover.repair.new_store import write_store
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import ClientOffsets, client_folder
 from recover.store.source import is_remote, remote_root
 from recover.store.store import Store, StoreOptions
+
+if TYPE_CHECKING:
+    from recover.export.sources import Scanned, Source
 
 _HOW, _CUT, _WHAT = "How to recover", "Where to cut", "What and where"
 
@@ -284,6 +283,8 @@ def _size_of(change: ChangeChoice, sources: Sequence[Scanned]) -> Source | None:
 
 def _scanned(out: Printer, change: ChangeChoice, how: RecoverChoice) -> Iterator[Scanned]:
     """Yield each log of --from, scanned."""
+    from recover.export.sources import open_sources, scan_source
+
     options = StoreOptions(mapped_file_size=change.store.mapped_file_size)
     for place in how.sources or ():
         path = remote_root(place) if is_remote(place) else Path(place)
@@ -299,6 +300,10 @@ def _scanned(out: Printer, change: ChangeChoice, how: RecoverChoice) -> Iterator
 
 def _carved(out: Printer, change: ChangeChoice, how: RecoverChoice, target: Path) -> int:
     """Make a store of what the sources of --from hold, without any other."""
+    from recover.export.joined import joined
+    from recover.export.select import Wanted
+    from recover.repair.new_store import write_store
+
     outside_store(target, [Path(place) for place in how.sources or () if not is_remote(place)])
     pieces = [*_scanned(out, change, how)]
     scanned, is_guess, left = joined(

@@ -16,6 +16,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -85,6 +86,7 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | _CLOEXEC
 _OPENAT2 = 437
 _BENEATH, _NO_SYMLINKS = 0x08, 0x04  # RESOLVE_*: see openat2(2)
 _TRIES = 64
+_ODD = re.compile(r"//|/\.{0,2}(?:/|\Z)")
 _folders: list[tuple[str, int]] = []
 
 
@@ -106,8 +108,7 @@ def within(*folders: Path | str) -> Iterator[None]:
 
 def _whole(path: Path | str) -> str:
     text = str(path)
-    is_plain = text[:1] == "/" and not any(odd in f"{text}/" for odd in ("//", "/./", "/../"))
-    return text if is_plain else os.path.abspath(text)
+    return text if text[:1] == "/" and _ODD.search(text) is None else os.path.abspath(text)
 
 
 def _place(whole: str) -> tuple[int, str] | None:

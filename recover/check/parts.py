@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct, structs
@@ -31,7 +32,6 @@ from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_of, holder_text
 from recover.check.config import config_databases
 from recover.check.log import first_timestamp, needs_newer_broker
-from recover.check.rights import check_owners
 from recover.check.timer import check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, index_headers, list_index_files
@@ -59,6 +59,9 @@ from recover.store.unread import (
     rocksdb_queue_folders,
     unread_parts,
 )
+
+if TYPE_CHECKING:
+    from recover.check.surroundings import Surroundings
 
 # --- Parts that must exist and be complete although mqtool does not read their content.
 #
@@ -470,23 +473,23 @@ PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 _VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
 
 
-def check_parts(store: Store, analysis: Reading, wanted: Collection[str]) -> list[Finding]:
+def check_parts(store: Store, analysis: Reading, wanted: Collection[str], around: Surroundings) -> list[Finding]:
     """Findings that belong to no single file format; if not all parts are `wanted`, only those that concern the
-    wanted."""
+    wanted. `around`: what surrounds a start on this reading."""
     whole = {*wanted} >= {*PARTS}
     findings = list(lock_findings(store, holder_of(store), with_abort=whole))
     findings.extend(log_is_gone(store))
     findings.extend(settings_findings(store, analysis.log))
-    findings.extend(contradicted_settings(store))
+    findings.extend(around.contradicted)
     findings.extend(check_other_parts(store, analysis.elsewhere, None if whole else frozenset(wanted)))
     if whole:
         findings.extend(item.finding() for item in needed_parts(store, analysis.topics, analysis.log))
         findings.extend(unstated_parts(store, analysis.topics))
         # recover creates a missing topics.json with the types that the folders show
         if analysis.topics.configured is not None and not queues_in_rocksdb(store):
-            findings.extend(queue_types(store, analysis.topics))
-        findings.extend(earlier_runs(store))
-        findings.extend(check_owners(store))
+            findings.extend(around.queue_types)
+        findings.extend(around.earlier_runs)
+        findings.extend(around.owners)
     judged = store.settled_at is None and COMMITLOG not in analysis.elsewhere
     if whole and store.commitlog.files and judged:
         findings.extend(check_timer(store, analysis.log))

@@ -38,6 +38,7 @@ from recover.check.parts import (
     remains_findings,
 )
 from recover.check.rights import check_owners
+from recover.check.surroundings import Surroundings
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint, quick_checkpoint_findings
 from recover.derived.index_check import IndexReport
 from recover.findings.model import Finding, FindingList, finding
@@ -194,7 +195,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
         if "commitlog" in wanted:
             claimed = left_to_claim(claimed_after_end(store, analysis.log, analysis.topics), analysis.account)
             findings.extend(claimed_findings(claimed, analysis.losses.indexed))
-    findings.extend(check_parts(store, analysis, only))
+    findings.extend(check_parts(store, analysis, only, Surroundings.on(analysis)))
     return VerifyReport(
         analysis, index, checkpoint, config, findings, time.monotonic() - began, flipped, rejected_ones, altered,
         claimed,

@@ -58,6 +58,7 @@ from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import log_is_gone
 from recover.reading.books import missing_end
 from recover.reading.end import file_named_elsewhere
+from recover.reading.reading import Reading
 from recover.store.config_files import ConfigPair, Topics
 from recover.store.source import names_in, read_small
 from recover.store.store import ABORT, COMMITLOG, CONFIG, Store
@@ -70,8 +71,17 @@ class Surroundings:
     """The surroundings of every start on a store; `log` is the scan of the whole log, with each file at the offset of
     its name. `OSError` where a folder cannot be listed."""
 
-    def __init__(self, store: Store, log: LogView) -> None:
-        self.store, self.log, self.topics = store, log, Topics(store)
+    def __init__(self, store: Store, log: LogView, topics: Topics | None = None) -> None:
+        self.store, self.log, self.topics = store, log, topics or Topics(store)
+
+    @classmethod
+    def on(cls, reading: Reading) -> Surroundings:
+        """Return those of a reading, which keeps them: a check and a start ask for the same."""
+        kept: dict[str, Any] = vars(reading)
+        if "surroundings" not in kept:
+            kept["surroundings"] = cls(reading.store, reading.by_names, reading.topics)
+        found: Surroundings = kept["surroundings"]
+        return found
 
     @cached_property
     def elsewhere(self) -> dict[str, Elsewhere]:
@@ -183,7 +193,12 @@ class Surroundings:
     @cached_property
     def rights(self) -> list[Finding]:
         """Files of another owner or mode: a cost of the start where the broker's user may not open them."""
-        return [judged(item, "start") if item.facts["costs"] else item for item in check_owners(self.store)]
+        return [judged(item, "start") if item.facts["costs"] else item for item in self.owners]
+
+    @cached_property
+    def owners(self) -> list[Finding]:
+        """Files of another owner or mode than most."""
+        return [*check_owners(self.store)]
 
     # --- what is configured
 
@@ -259,7 +274,11 @@ class Surroundings:
     @cached_property
     def runs(self) -> list[Finding]:
         """Runs of ours: a broker knows nothing of one, and would start on a half-changed store."""
-        return [judged(item, "start") for item in earlier_runs(self.store)]
+        return [judged(item, "start") for item in self.earlier_runs]
+
+    @cached_property
+    def earlier_runs(self) -> list[Finding]:
+        return earlier_runs(self.store)
 
     @cached_property
     def lock(self) -> list[Finding]:

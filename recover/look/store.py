@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -84,7 +85,8 @@ def _limits(store: Store) -> Iterator[Trace]:
         yield Trace("4.7.1", N_("the newest index file counts each of its entries as a slot in use"))
 
 
-_SAMPLED = 500
+_SAMPLED, _LEAST = 500, 50
+"""Records of a log file, and at least of each of its splits, of which the ends are read for traces of releases."""
 
 
 class Generation:
@@ -133,26 +135,35 @@ def _of_records(store: Store, log: LogView | None) -> Iterator[Trace]:
     the log read is not read again: who has its rows is asked."""
     files = store.commitlog.files
     scans = {scan.mapped_file: scan for scan in log.files} if log else {}
+    plain = log is not None and not (log.tally.bits & _TRACES or log.tally.flags & _FLAG_TRACES)
     for mapped_file in {files[0], files[-1]} if files else ():
         scan = scans.get(mapped_file) or scan_file(mapped_file, store.commitlog.file_size)
-        for marks in ask([(split, _marks_of) for split in scan.splits]):
+        most = max(_LEAST, _SAMPLED // max(1, len(scan.splits)))
+        marks_of = partial(_marks_of, most=most, plain=plain and mapped_file in scans)
+        for marks in ask([(split, marks_of) for split in scan.splits]):
             yield from _of_marks(marks, mapped_file)
 
 
 class _Marks(NamedTuple):
     """What a split tells of the releases that wrote it: bits and system flags of all its rows, and the physical offsets
-    at which the first `_SAMPLED` records without a property CRC end."""
+    at which its first records without a property CRC end."""
 
     bits: int
     flags: int
     ends: list[int]
 
 
-def _marks_of(split: Split) -> _Marks:
+_TRACES, _FLAG_TRACES = BIT_V2 | BIT_PROP_CRC, NEED_UNWRAP | INNER_BATCH | BORNHOST_V6 | STOREHOST_V6
+
+
+def _marks_of(split: Split, most: int, *, plain: bool) -> _Marks:
+    """`plain`: no row of the log has a bit or flag that tells."""
     rows = split.records
+    if plain:
+        rows = rows[:most]
     bits, flags = (int(np.bitwise_or.reduce(rows[name], initial=0)) for name in ("bits", "sys_flag"))
-    plain = rows[np.flatnonzero((rows["bits"] & BIT_PROP_CRC) == 0)[:_SAMPLED]]
-    return _Marks(bits, flags, (plain["phy_offset"] + plain["size"]).tolist())
+    sampled = rows[np.flatnonzero((rows["bits"] & BIT_PROP_CRC) == 0)[:most]]
+    return _Marks(bits, flags, (sampled["phy_offset"] + sampled["size"]).tolist())
 
 
 def _of_marks(marks: _Marks, mapped_file: MappedFile) -> Iterator[Trace]:

@@ -178,7 +178,7 @@ class Starts:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self.around = Surroundings(reading.store, reading.by_names)
+        self.around = Surroundings.on(reading)
         self._runs: dict[tuple[_Key, bool], _Run] = {}
         self._costs: dict[tuple[_Key, bool], Prediction] = {}
         self.now = check_log.now_ms()

@@ -20,6 +20,7 @@ from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit
 from mqtool import exits
 from recover.check.config import ConfigReport
 from recover.check.parts import PARTS, check_parts
+from recover.check.surroundings import Surroundings
 from recover.findings.model import Finding
 from recover.store.config_files import read_config
 from tests.cli.runner import mqtool
@@ -192,7 +193,7 @@ FIRST = "0" * 20
 
 def findings_of_parts(root: Path, wanted: Collection[str] = PARTS, **settings: str) -> list[Finding]:
     store, analysis = analysed(root, **settings)
-    return check_parts(store, analysis, wanted)
+    return check_parts(store, analysis, wanted, Surroundings.on(analysis))
 
 
 def notable(root: Path, **settings: str) -> list[Finding]:

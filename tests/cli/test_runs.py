@@ -369,8 +369,9 @@ def test_secrets_of_a_command_line_are_in_no_file_and_no_answer(
         ("recover", root, *said, "--yes", "--json"), ("journal", root, "--json"),
     )]
     assert [answer.code & 16 for answer in answers] == [0] * len(answers)
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "broker.conf"]
-    assert any("runs" in path.parts for path in files)
+    written = [*tmp_path.glob("[pr]*.*"), *(root / ".mqtool").rglob("*")]
+    files = [path for path in written if path.is_file()]
+    assert {"plan.json", "report.html"} < {path.name for path in files} and any("runs" in path.parts for path in files)
     said_of = [(answer.stdout + answer.stderr).encode() for answer in answers]
     assert not [text for text in [*(path.read_bytes() for path in files), *said_of] if b"geheim" in text]
 

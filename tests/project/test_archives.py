@@ -50,7 +50,8 @@ def folder(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=[
-    "folder on bookworm", "folder on bullseye", "deb on bookworm", "rpm on bullseye"])
+    "folder on bullseye", "deb on bookworm",
+    *(pytest.param(more, marks=pytest.mark.long) for more in ("folder on bookworm", "rpm on bullseye"))])
 def host(request: pytest.FixtureRequest, dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Host:
     """A root with glibc of a Debian alone, and what was unpacked or installed there."""
     if reason := roots.why_not():
@@ -106,6 +107,7 @@ def test_a_damaged_store_is_recovered_on_a_bare_host_and_undone(host: Host, data
     assert _recovered(host, data) < SECONDS
 
 
+@pytest.mark.long
 def test_the_wheels_for_aarch64_recover_a_damaged_store_too(dist: Path, data: Path, tmp_path: Path) -> None:
     """Emulated, and therefore not timed."""
     if reason := roots.why_not():

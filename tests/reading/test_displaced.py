@@ -355,3 +355,18 @@ def test_file_of_another_name_and_another_log_gives_nothing(
     assert done.code & exits.MESSAGES
     assert all(records[at].content == record.content for at, record in plain.records_by_place(root).items()
                if not record.stands_in)
+
+
+def test_chunks_are_reordered_in_a_file_of_several_only(tmp_path: Path) -> None:
+    """Files of 64 KiB: some seeds choose chunks of that length."""
+    refused = 0
+    for seed in range(8):
+        root = copy_store(unpacked(MANY), tmp_path / str(seed))
+        before = plain.log_files(root)
+        try:
+            damage("log-chunks-reordered", root, seed)
+        except NotApplicable:
+            refused += 1
+            continue
+        assert plain.log_files(root) != before
+    assert 0 < refused < 8
