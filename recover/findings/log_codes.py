@@ -35,6 +35,9 @@ NO_RETENTION = N_(
 FIND_WHOLE = Remedy("search", "Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover {store} "
                     "--dry-run")
 NAMELESS = N_("{name} is not the name of a log file, but its first record is that of {right}, which is missing")
+STILL_HOLDS = N_(
+    "{name} is not a commitlog file (the name is not 20 digits), but still holds {copies} of the messages that are damaged in the log file "
+    "of its place: recover copies them")
 HALVES = N_(
     "{name} exists in two folders of the commitlog; {kept} is the live one, and the other still holds {copies} of the messages that are "
     "damaged in it: recover copies them")

@@ -332,7 +332,10 @@ def test_damaged_messages_come_back_from_a_file_of_another_name(
     root, beside = with_copy(name, unpacked(MANY))
     if not has_queues:
         shutil.rmtree(root / "consumequeue")
-    before = tree_digest(root)
+    before, lost = tree_digest(root), len(whole(MANY, root).anywhere.keys() - whole(MANY, root).in_place)
+    (told,) = run("verify", root).found("commitlog-odd-name")
+    assert told["facts"]["copies"] == lost > 0
+    assert f"still holds {lost} of the messages" in told["message"]
     done = run("recover", root, "--yes")
     assert (done.code, done.document["damaged_messages"]) == (exits.CORRECTED, 0)
     assert plain.log_files(root) == plain.log_files(unpacked(MANY))
