@@ -95,7 +95,7 @@ def decode(buffer: Buffer, offset: int = 0) -> TimerLogUnit:
         raise FormatError("unwritten", offset, "nothing was written here")
     unit = TIMER_LOG_UNIT.decode(buffer, offset)
     if unit.size != TIMER_LOG_UNIT.size:
-        raise FormatError("bad-size", offset, f"a unit never has {unit.size} bytes", size=unit.size)
+        raise FormatError("bad-size", offset, f"an entry never has {unit.size} bytes", size=unit.size)
     if unit.magic | _KNOWN_MAGIC_BITS != _KNOWN_MAGIC_BITS:
         raise FormatError("bad-magic", offset, f"unknown bits in magic {unit.magic}", magic=unit.magic)
     return unit

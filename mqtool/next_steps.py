@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field, structs
@@ -228,7 +228,7 @@ def _start(scene: Scene) -> list[Step]:
                        (N_("and {settings}, which it does not set"), lines),
                        (N_("provided that it has {settings}"), scene.assumed)):
         if said:
-            parts.append(_(text).format(settings=" ".join(said)))
+            parts.append(_(text).format(settings=" ".join(map(retold, said))))
     last = N_("nothing else needs to be done")
     left = [*dict.fromkeys(item.code for item in scene.wrong)]
     if scene.named(_ASKS) and not scene.code & exits.MESSAGES:
@@ -333,8 +333,8 @@ def _as_predicted(scene: Scene, answer: Answer) -> list[Step]:
 
 
 def _to_start(scene: Scene) -> list[Step]:
-    """doctor of a store that verify leads to its start. What the start would cost beside that is no reason to leave out
-    a repair: what a start restores is left to it only where it may start."""
+    """doctor of a store that verify leads to its start. Whatever else the start would cost, a repair stays named: what
+    a start restores is left to it only where it may start."""
     assert scene.start is not None
     steps = _as_predicted(scene, scene.start)
     if scene.repairs() and not scene.start.may_start and not any("mqtool recover" in step.command for step in steps):
@@ -427,6 +427,16 @@ _SEARCH = State(lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or
 _LEFT_BY_A_REBUILD = State(lambda it: it.changes != "recover" and bool(
     [item for item in it.repairs() if item.code not in _LEFT_BY_A_KILL]), _dry_runs)
 _AFTER = (_UNREAD, _LEFT_BY_A_REBUILD, State(_otherwise, _after_repair))
+# recover restores the name of a log file, whatever else is unknown about the start
+_RENAME = State(lambda it: bool(it.named(*_PLACES)), _dry_runs)
+_COSTS_NOTHING = (
+    State(lambda it: bool(it.named(OWNERS)), Scene.by_hand),
+    _RENAME, _UNREAD,
+    State(lambda it: bool(it.needs("mend-bits")), _dry_runs),
+    State(lambda it: it.damaged, _verify),
+    State(_otherwise, _start),
+)
+"""A start that costs no message, before any repair."""
 PHASES: dict[str, tuple[State, ...]] = {
     **dict.fromkeys(("inspected", "undone", "part"), (_LOOK,)),
     "journal": (_UNFINISHED, _LOOK),
@@ -443,14 +453,9 @@ PHASES: dict[str, tuple[State, ...]] = {
     "predicted": (
         _UNFINISHED, _STOPPED, _SETTING, _RUNNING,
         State(lambda it: any(item.severity == "error" for item in it.named(OWNERS)), lambda it: it.by_hand(OWNERS)),
-        State(lambda it: bool(it.named(OWNERS)) and not _costs(it), Scene.by_hand),
+        State(lambda it: not _costs(it), lambda it: _first(_COSTS_NOTHING, it)),
         State(lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
-        # recover restores the name of a log file, whatever else is unknown about the start
-        State(lambda it: bool(it.named(*_PLACES)), _dry_runs),
-        _UNREAD, _SEARCH,
-        State(lambda it: bool(it.needs("mend-bits")) and not _costs(it), _dry_runs),
-        State(lambda it: it.damaged and not _costs(it), _verify),
-        State(lambda it: not _costs(it), _start),
+        _RENAME, _UNREAD, _SEARCH,
         State(_only_skips_waiting, lambda it: it.by_hand(_WAITING)),
         State(_otherwise, _dry_runs),
     ),
@@ -462,7 +467,11 @@ PHASES: dict[str, tuple[State, ...]] = {
 
 
 def next_steps(scene: Scene) -> list[Step]:
-    return next((state.steps(scene) for state in PHASES[scene.phase] if state.holds(scene)), [])
+    return _first(PHASES[scene.phase], scene)
+
+
+def _first(rows: Iterable[State], scene: Scene) -> list[Step]:
+    return next((state.steps(scene) for state in rows if state.holds(scene)), [])
 
 
 def client_step(folder: Path) -> Step:

@@ -19,7 +19,7 @@ from mqtool.options import ClockChoice, EngineChoice, StoreChoice, command
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.verdict import start_line, verify_line
 from mqtool.text import clean, count
-from mqtool.words import N_, _, retold, told
+from mqtool.words import N_, _, told
 from recover.check.report import verify
 from recover.findings.model import Finding
 from recover.look.store import settings_of
@@ -62,17 +62,16 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
                  for item in matters],
         more=more,
     )
-    shown = {**start, "reason": retold(answer.reason or "")}
     word, style = (N_("CANNOT SAY"), "bold yellow") if unknown else \
         (N_("YES"), "bold green") if answer.may_start else (N_("NO"), "bold red")
     question = _("May {broker} start on it?").format(broker=answer.prediction.broker)
     out.show(Text.assemble((f"{question} ", "bold"), (_(word), style)),
-             Text(clean(start_line(shown, answer.exit_code))))
+             Text(clean(start_line({**start, "reason": answer.reason}, answer.exit_code))))
     room = out.width - max((len(item.code) for item in matters), default=0) - 3
     rows = [(Text(item.code), _fitting(clean(out.given.fill(told(item)[0])), room, lines))
             for item, lines in zip(matters, _LINES, strict=False)]
     if rows:
-        hidden = _(" ({n} more: mqtool verify lists all)").format(n=count(more, "code")) if more else ""
+        hidden = _(" ({n}: mqtool verify lists all)").format(n=count(more, "more code")) if more else ""
         out.show(table(_("what matters") + hidden, ["code", "*problem"], rows))
     scene = out.scene("asked", checked.exit_code, findings=[*checked.findings], damaged=answer.damaged,
                       unread=checked.unread, start=answer)

@@ -134,20 +134,20 @@ def predict(
     out.answer(**document)
     out.found([*answer.findings, *outlasts])
     shown = {**document, "reason": answer.reason and out.given.fill(retold(answer.reason))}
-    _show(out, shown)
+    _show(out, shown, code)
     scene = out.scene("predicted", code, findings=[*answer.leads(), *outlasts], damaged=answer.damaged,
                       unread=checked.unread, assumed=answer.assumed)
     out.summary(start_line(shown, code), next_steps(scene))
     return code
 
 
-def _show(out: Printer, document: dict[str, Any]) -> None:
+def _show(out: Printer, document: dict[str, Any], code: int) -> None:
     assumed = [(N_("assumed"), retold(text)) for text in document["assumptions"]]
     if document["starts"] is None:
         out.show(facts("", [("broker", document["broker"]), ("starts", Text(_("cannot say"), style="bold yellow")),
                             *((N_("not emulated"), part) for part in document["unsupported"]), *assumed]))
         return
-    out.show(facts("", [*_rows(document), *assumed]))
+    out.show(facts("", [*_rows(document, code), *assumed]))
     if lowered := document["lowered_queues"]:
         lowered = sorted(lowered, key=lambda row: row[2] - row[1])
         out.show(table("queues with a lower max offset", ["queue", ">now", ">then"], lowered, most=_SHOWN))
@@ -163,11 +163,11 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         out.show(groups_table(N_("groups that skip messages or receive them again"), moved, _SHOWN))
 
 
-def _rows(document: dict[str, Any]) -> list[tuple[str, object]]:
+def _rows(document: dict[str, Any], code: int) -> list[tuple[str, object]]:
     """What becomes of log and messages, by name."""
     starts = Text(_("yes"), style="green") if document["starts"] else Text(_("NO"), style="bold red")
     rows: list[tuple[str, object]] = [(N_("broker"), document["broker"]), (N_("starts"), starts)]
-    if document["starts"] and document["reason"]:
+    if document["starts"] and code & exits.MESSAGES:
         rows[-1] = "starts", Text(_("yes, but do not start it"), style="bold red")
     if document["reason"]:
         rows.append((N_("because"), document["reason"]))
@@ -181,9 +181,12 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, object]]:
         (N_("intact messages deleted"), _count(document["lost_messages"], "bold red", known=known)),
         (N_("messages not delivered (no queue entry)"),
          _count(document["unreachable_messages"], "bold yellow", known=known)),
-        (N_("queue offsets reused"), _count(document["duplicated_offsets"], "bold yellow", known=known)),
+        (N_("queue offsets of messages in the log reused"),
+         _count(document["duplicated_offsets"], "bold yellow", known=known)),
         *progress_rows(document),
     ]
+    if known and (lowered := sum(before - after for _, before, after in document["lowered_queues"])):
+        rows.append((N_("queue offsets of lost messages reused"), _count(lowered, "bold yellow")))
     if reads := document["start_reads"]:
         rows.append((N_("time of the start"), _time(document["start_seconds"], reads)))
     if light := document["missing_lmq_units"]:

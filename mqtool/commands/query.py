@@ -68,24 +68,26 @@ class Search(Struct, frozen=True, kw_only=True):
             raise UsageRefusal(f"--{ways[0]} and --{ways[1]} are two different searches", "Choose one of them.")
         alone = "stale" if self.include_stale else "list" if self.topic is not None else ""
         way = ways[0] if ways else alone
-        if way != "list" and (self.since is not None or self.until is not None):
-            raise UsageRefusal("--since and --until list the messages of one topic", "Use --begin and --end with --key."
-                               if way == "key" else "They go with --topic and --queue; `mqtool export` writes those of "
-                               "all topics.")
-        if not way:
-            raise UsageRefusal("nothing to look for", "Name --topic, --key, --queue with --offset or --time, --msg-id, "
-                               "or --phy-offset; `mqtool query --help` has examples.")
-        if way == "list" and str(self.topic).startswith(LMQ_PREFIX):
-            raise UsageRefusal(f"{self.topic} is an LMQ queue: its messages are stored under other topics",
-                               "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")
-        if way in ("key", "offset", "time") and self.topic is None and not (way == "key" and self.scan):
-            raise UsageRefusal(f"--{way} needs --topic", "A broker finds messages by topic; --key does without it "
-                               "with --scan.")
-        if way in ("offset", "time") and self.queue is None:
-            raise UsageRefusal(f"--{way} needs --queue", "Each queue of a topic counts its own offsets.")
-        if way not in ("key", "stale") and (self.begin is not None or self.end is not None):
-            raise UsageRefusal("--begin and --end go with --key", "Use --since and --until to list a topic, --time to "
-                               "find a position in a queue.")
+        lists, given = (self.since, self.until), (self.begin, self.end)
+        of_topic, of_queue = way in ("key", "offset", "time"), way in ("offset", "time")
+        for wrong, what, remedy in (
+            (way != "list" and lists != (None, None), "--since and --until list the messages of one topic",
+             {"key": "Use --begin and --end with --key."}.get(way, "They go with --topic and --queue; `mqtool export` "
+                                                              "writes those of all topics.")),
+            (not way, "nothing to look for", "Name --topic, --key, --queue with --offset or --time, --msg-id, "
+             "or --phy-offset; `mqtool query --help` has examples."),
+            (way == "list" and str(self.topic).startswith(LMQ_PREFIX),
+             f"{self.topic} is an LMQ queue: its messages are stored under other topics",
+             "Name --queue 0 and --offset or --time, or the topic that the messages were sent to."),
+            (of_topic and self.topic is None and (way, self.scan) != ("key", True), f"--{way} needs --topic",
+             "A broker finds messages by topic; --key does without it with --scan."),
+            (of_queue and self.queue is None, f"--{way} needs --queue",
+             "Each queue of a topic counts its own offsets."),
+            (way not in ("key", "stale") and given != (None, None), "--begin and --end go with --key",
+             "Use --since and --until to list a topic, --time to find a position in a queue."),
+        ):
+            if wrong:
+                raise UsageRefusal(what, remedy)
         return way
 
 

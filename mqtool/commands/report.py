@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +29,7 @@ from mqtool.screens.verdict import (
     verify_tables,
 )
 from mqtool.text import clean, count, human_size, human_time
-from mqtool.words import N_, _, told
+from mqtool.words import N_, _, listed, retold, told
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import boundaries
 from recover.change.journal import Run, runs
@@ -61,7 +61,7 @@ _LISTED = 10_000
 _PANEL = "The page"
 _OTHERWISE = {behaviour.since for behaviour in SERVICES}
 """Releases from which services deliver otherwise, whatever the log and the queues are like."""
-_NOT_KNOWN = "unknown: the log is not here"
+_NOT_KNOWN = N_("unknown: the log is not here")
 
 
 class PageChoice(Struct, frozen=True, kw_only=True):
@@ -189,20 +189,23 @@ def _starts(reading: Reading, settings: BrokerSettings, now: int) -> list[Start]
     starts = Starts.on(reading)
     firsts = boundaries()
     before_it: Prediction | None = None
+    begin = firsts[0]
     for first, behind in [*pairwise(firsts), (firsts[-1], None)]:
-        until = "and later" if behind is None else f"to before {behind}"
+        until = _("{first} and later" if behind is None else "{first} to before {next}")
         own = structs.replace(settings, version=first)
         # counting by message takes longer than playing: done once for generations that end with the same log and queues
         played = starts.play(own, counted=False).prediction
         played = structs.replace(played, broker="", assumptions=[])
         if before_it != played or first in _OTHERWISE:
             before_it, counted = played, starts.predict(own, now)
-            line = start_line({**counted.json(), "broker": "the broker"}, counted.exit_code)
+            line = start_line({**counted.json(), "broker": _("the broker")}, counted.exit_code)
             line = line.replace(f"broker {counted.broker}", "a broker")
             if not found or (found[-1].summary, found[-1].exit_code) != (line, counted.exit_code):
-                found.append(Start(releases=f"{first} {until}", summary=line, exit_code=counted.exit_code))
+                begin = first
+                found.append(Start(releases=until.format(first=first, next=behind), summary=line,
+                                   exit_code=counted.exit_code))
                 continue
-        found[-1].releases = f"{found[-1].releases.split()[0]} {until}"
+        found[-1].releases = until.format(first=begin, next=behind)
     return found
 
 
@@ -236,12 +239,10 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
     stop = next((item for item in found.before.findings if item.code in STOPS), None)
     if log["damaged_messages"]:
         damaged, whole = (count(log[name], "message") for name in ("damaged_messages", "messages"))
-        lost = N_("{messages} is damaged or missing") if log["damaged_messages"] == 1 else \
-            N_("{messages} are damaged or missing")
         places = _(" in {places} of the log").format(places=count(len(log["damaged"]), "place")) if log["damaged"] \
             else ""
-        rest = N_(", {messages} is intact") if log["messages"] == 1 else N_(", {messages} are intact")
-        parts.append(_(lost).format(messages=damaged) + places + _(rest).format(messages=whole))
+        parts.append(_("{messages} damaged or missing").format(messages=damaged) + places
+                     + _(", {messages} intact").format(messages=whole))
     elif stop is not None:
         parts.append(told(stop)[0])
     elif code & exits.MESSAGES:
@@ -250,9 +251,7 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
         parts.append(_("{messages} in the log, all intact").format(messages=count(log["messages"], "message")))
     derived = sum(item.severity == "warning" and bool(item.bits & exits.DERIVED) for item in found.before.findings)
     if derived:
-        loses = N_("{problems} that loses no intact message") if derived == 1 else \
-            N_("{problems} that lose no intact message")
-        parts.append(_(loses).format(problems=count(derived, "problem")))
+        parts.append(_("{problems}, no message affected").format(problems=count(derived, "problem")))
     if document["not_checked"]:
         parts.append(_("not checked: {parts}").format(parts=", ".join(document["not_checked"])))
     played = found.groups.prediction.json()
@@ -265,26 +264,26 @@ def _lost_card(found: Facts, document: dict[str, Any]) -> list[Shown]:
     damaged = document["commitlog"]["damaged_messages"]
     played = found.groups.prediction
     if found.without_log:
-        return [facts("", [("damaged or missing", Text(_NOT_KNOWN, style="red"))])]
+        return [facts("", [(N_("damaged or missing"), Text(_(_NOT_KNOWN), style="red"))])]
     rows: list[tuple[str, object]] = [
-        ("damaged or missing", Text(f"{damaged:,}", style="red" if damaged else "green")),
-        (f"a start of {played.broker} loses", _of_start(played)),
+        (N_("damaged or missing"), Text(f"{damaged:,}", style="red" if damaged else "green")),
+        (_("a start of {broker} loses").format(broker=played.broker), _of_start(played)),
     ]
     if found.plan is not None:
-        rows.append(("recover gives up", found.plan.damaged_messages - found.plan.left_messages))
+        rows.append((N_("recover gives up"), found.plan.damaged_messages - found.plan.left_messages))
         if found.plan.mendable_messages:
-            rows.append(("of these --mend-bits restores", found.plan.mendable_messages))
+            rows.append((N_("of these --mend-bits restores"), found.plan.mendable_messages))
     topics: Counter[str] = Counter()
     for item in found.loss:
-        topics[clean(item.get("topic") or "unknown topic", 40)] += int(item["messages"])
+        topics[clean(item.get("topic") or _("unknown topic"), 40)] += int(item["messages"])
     return [facts("", rows), *([table("", ["topic", ">lost"], topics.most_common(), most=5)] if topics else [])]
 
 
 def _of_start(played: Prediction) -> Text:
     if played.is_unknown:
-        return Text("unknown", style="yellow")
+        return Text(_("unknown"), style="yellow")
     if not played.starts:
-        return Text("does not start", style="red")
+        return Text(_("does not start"), style="red")
     number = played.lost_messages + played.unreachable_messages
     return Text(f"{number:,}", style="red" if number else "green")
 
@@ -302,22 +301,24 @@ _LOST_COLUMNS = ["topic", ">queue", ">queue offset", ">log offset", "unique key"
 def _page(
     out: Printer, found: Facts, document: dict[str, Any], code: int, sentence: str, steps: Sequence[Step]
 ) -> Page:
-    what_to_do: list[Shown] = [Text.assemble((step.command, "bold"), (f"\n{step.why}", "dim")) for step in steps]
+    what_to_do: list[Shown] = [Text.assemble((_(step.command), "bold"), (f"\n{_(step.why)}", "dim")) for step in steps]
     cards = [
-        Section("What happened", "", [facts("", [
-            ("stop", _STOPPED[found.exit_state.verdict]),
+        Section(_("What happened"), "", [facts("", [
+            ("stop", _(_STOPPED[found.exit_state.verdict])),
             ("verify", Text(verify_line(document, code), style="red" if code & exits.MESSAGES else "")),
             ("oldest to newest", span(found.traffic)),
             *([] if found.without_log else progress_rows(found.progress.json())),
         ])]),
-        Section("What is lost", "", _lost_card(found, document)),
-        Section("What to do", "", what_to_do or [Text("Nothing.", style="green")]),
+        Section(_("What is lost"), "", _lost_card(found, document)),
+        Section(_("What to do"), "", what_to_do or [Text(_("Nothing."), style="green")]),
     ]
     level = "bad" if code & ~exits.DERIVED else "warn" if code else "good"
-    who = [("store", str(found.store.root.absolute())), ("made by", f"mqtool {version()} on {socket.gethostname()}"),
-           ("at", human_time(time.time_ns() // 1_000_000)), ("exit code", f"{code}: {', '.join(exits.names(code))}"),
-           ("command", shell_line("mqtool", *without_secrets(out.arguments)))]
-    return Page(f"Store {found.store.root.absolute()}", sentence, level, cards,
+    who = [(_("store"), str(found.store.root.absolute())),
+           (_("made by"), _("mqtool {version} on {host}").format(version=version(), host=socket.gethostname())),
+           (_("at"), human_time(time.time_ns() // 1_000_000)),
+           (_("exit code"), f"{code}{_(': ')}{listed(map(_, exits.names(code)))}"),
+           (_("command"), shell_line("mqtool", *without_secrets(out.arguments)))]
+    return Page(_("Store {store}").format(store=found.store.root.absolute()), sentence, level, cards,
                 list(_sections(out, found, document)), who)
 
 
@@ -326,93 +327,102 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
     if found.traffic.queues:
         drawings.append(queue_drawing(found.traffic))
     more = found.traffic.more_queues
-    yield Section("Map of the store", f"Queues with lost or missing messages come first; {count(more, 'more queue')} "
-                  "not shown." if more else "", [*drawings, *verify_tables(document)])
+    hidden = _("Queues with lost or missing messages come first; {queues} not shown.").format(
+        queues=count(more, "more queue"))
+    yield Section(_("Map of the store"), hidden if more else "", [*drawings, *verify_tables(document)])
     starts = [[item.releases, Text(clean(item.summary), style="red" if item.exit_code & ~exits.DERIVED else ""),
                item.exit_code] for item in found.starts]
-    yield Section("What the start of each release would do", "Predicted without a broker. Adjacent releases with the "
-                  "same outcome share a row.", [table("", ["releases", "*what its start does", ">exit code"], starts),
-                                           *(Text(f"Assumed: {line}", style="dim") for line in found.assumed)])
+    yield Section(_("What the start of each release would do"),
+                  _("Predicted without a broker. Adjacent releases with the same outcome share a row."),
+                  [table("", ["releases", "*what its start does", ">exit code"], starts), *_assumed(found.assumed)])
     if rows := found.groups.prediction.json()["delivers"]:
         broker = found.groups.prediction.broker
-        yield Section("What a start delivers", f"By the services of {broker} that keep messages for later, at "
-                      f"{human_time(found.at)}.", [delivers_table(rows)])
-    yield Section("What recover would do", "", _plan_shown(out, found))
-    lost = Text(_NOT_KNOWN, style="red") if found.without_log else loss_statement(found.loss)
-    yield Section("What is lost", "", [lost, *_lost_messages(out, found)])
+        yield Section(_("What a start delivers"), _(
+            "By the services of {broker} that keep messages for later, at {time}.").format(
+                broker=broker, time=human_time(found.at)), [delivers_table(rows)])
+    yield Section(_("What recover would do"), "", _plan_shown(out, found))
+    lost = Text(_(_NOT_KNOWN), style="red") if found.without_log else loss_statement(found.loss)
+    yield Section(_("What is lost"), "", [lost, *_lost_messages(out, found)])
     wrong = sorted((item for item in found.before.findings.sorted() if item.severity != "info"),
                    key=lambda item: item.severity)
     notes = [item for item in found.before.findings.sorted() if item.severity == "info"]
-    yield Section("Findings and remedies", "", [
-        findings_table(wrong, out.given, _FINDINGS)._replace(title="") if wrong else Text("None.", style="green"),
-        *([findings_table(notes, out.given, 1)._replace(title="notes")] if notes else [])])
+    yield Section(_("Findings and remedies"), "", [
+        findings_table(wrong, out.given, _FINDINGS)._replace(title="") if wrong else Text(_("None."), style="green"),
+        *([findings_table(notes, out.given, 1)._replace(title=N_("notes"))] if notes else [])])
     if found.groups.rows or found.groups.unread:
         rows = sorted(found.groups.rows, key=lambda row: -((row.skips or 0) + (row.again or 0)))
-        yield Section("Consumer groups", f"Before and after a start of {found.groups.prediction.broker}: what each "
-                      "group skips and receives again; those affected most come first.",
-                      [groups_table("", to_builtins(rows), _GROUPS),
-                       *(Text(clean(note)) for note in found.groups.unread)])
+        yield Section(_("Consumer groups"), _(
+            "Before and after a start of {broker}: what each group skips and receives again; those affected most come "
+            "first.").format(broker=found.groups.prediction.broker),
+            [groups_table("", to_builtins(rows), _GROUPS),
+             *(Text(clean(retold(note))) for note in found.groups.unread)])
     yield _traffic_section(found.traffic)
     yield _runs_section(found, document)
     yield _evidence_section(found.evidence)
 
 
+def _assumed(lines: Iterable[str]) -> list[Text]:
+    return [Text(_("assumed: {text}").format(text=clean(retold(line))), style="dim") for line in lines]
+
+
 def _plan_shown(out: Printer, found: Facts) -> list[Shown]:
     if found.refused is not None:
-        return [Text.assemble(("recover refuses: ", "red"), clean(found.refused.message)),
-                Text(clean(out.given.fill(found.refused.remedy)))]
+        return [Text.assemble((_("recover refuses: "), "red"), clean(out.given.fill(retold(found.refused.message)))),
+                Text(clean(out.given.fill(retold(found.refused.remedy))))]
     assert found.plan is not None
     if not found.plan.plan.steps:
-        return [Text("No changes are needed.", style="green")]
-    assumed = [Text(f"Assumed: {clean(line)}", style="dim") for line in found.plan.assumptions]
-    return [Text(f"{count(len(found.plan.plan.steps), 'step')}; nothing was changed for this report."),
-            steps_table(found.plan.plan.steps), *assumed]
+        return [Text(_("No changes are needed."), style="green")]
+    return [Text(_("{steps}; nothing was changed for this report.").format(
+        steps=count(len(found.plan.plan.steps), "step"))),
+            steps_table(found.plan.plan.steps), *_assumed(found.plan.assumptions)]
 
 
 def _lost_messages(out: Printer, found: Facts) -> list[Shown]:
     if not found.lost:
         return []
     line = out.given.line("recover", "--dry-run", "--loss-out", "lost.csv")
-    which = f"the first {_LISTED:,} messages" if found.lost_truncated else "each message"
-    title, rest = f"{which}, with all legible fields", f"{clean(line)} lists all"
+    title = _("the first {n:,} messages, with all legible fields" if found.lost_truncated else
+              "each message, with all legible fields").format(n=_LISTED)
+    rest = _("{command} lists all").format(command=clean(line))
     return [table(title, _LOST_COLUMNS, map(_lost_row, found.lost), _MESSAGES, rest=rest),
-            Text(f"{clean(line)} lists all of them for the producers who must send again.", style="dim")]
+            Text(_("{command} lists all of them for the producers who must send again.").format(command=clean(line)),
+                 style="dim")]
 
 
 def _traffic_section(found: Traffic) -> Section:
     rows = [[topic, held, human_size(size)] for topic, held, size in found.topics]
     drawing = [traffic_drawing(found)] if sum(found.messages) else []
-    return Section("Traffic", "Intact messages of the log, by the topic under which they are stored.", [
+    return Section(_("Traffic"), _("Intact messages of the log, by the topic under which they are stored."), [
         *drawing, table("largest topics", ["topic", ">messages", ">bytes"], rows, most=len(rows),
                         of=len(rows) + found.more_topics)])
 
 
 def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
     if found.run_problem is not None:
-        return Section("Before and after", "", [Text(clean(found.run_problem), style="red")])
+        return Section(_("Before and after"), "", [Text(clean(retold(found.run_problem)), style="red")])
     if not found.runs:
-        return Section("Before and after", "", [Text("mqtool never changed this store.")])
+        return Section(_("Before and after"), "", [Text(_("mqtool never changed this store."))])
     rows: list[list[object]] = []
     for item in reversed(found.runs[-_RUNS:]):
         info = item.info()
         try:
             loss = count(lost_by(item.plan.loss), "message")
         except Refusal as refusal:
-            loss = refusal.message
-        rows.append([info.id, info.command, info.state, human_time(info.started_ms),
-                     f"{info.steps_done} of {info.steps}", loss, f"{info.user}@{info.host}"])
+            loss = retold(refusal.message)
+        rows.append([info.id, info.command, _(info.state), human_time(info.started_ms),
+                     _("{n} of {all}").format(n=info.steps_done, all=info.steps), loss, f"{info.user}@{info.host}"])
     now = verify_line(document, found.before.exit_code)
-    return Section("Before and after", "Changes by mqtool, newest first, and the losses stated in their plans.", [
+    return Section(_("Before and after"), _("Changes by mqtool, newest first, and the losses stated in their plans."), [
         table("", ["run", "command", "state", "when", ">steps", "stated as lost", "by whom"], rows),
-        Text(f"Now: {now}")])
+        Text(_("Now: {result}").format(result=now))])
 
 
 def _evidence_section(found: Evidence) -> Section:
     rows = [[item.path, item.size, human_time(item.mtime), item.sha256 or item.problem or ""] for item in found.files]
-    digest = "" if found.sha256 is None else \
-        f" SHA-256 of the list of all digests (as sha256sum writes it): {found.sha256}."
-    note = f"{count(found.count, 'file')}, {human_size(found.size)}.{digest}"
+    note = _("{files}, {size}.").format(files=count(found.count, "file"), size=human_size(found.size))
+    if found.sha256 is not None:
+        note += _(" SHA-256 of the list of all digests (as sha256sum writes it): {digest}.").format(digest=found.sha256)
     if found.unread:
-        note += f" {count(found.unread, 'file')} could not be read completely."
-    return Section("Evidence", note, [
+        note += _(" {files} could not be read completely.").format(files=count(found.unread, "file"))
+    return Section(_("Evidence"), note, [
         table("", ["file", ">bytes", "changed", "SHA-256 (--digests)"], rows, most=_FILES, of=found.count)])

@@ -17,6 +17,7 @@ import jinja2
 
 from mqtool.printer import Shown, Text, cell
 from mqtool.text import clean, count, human_seconds, human_size, human_time
+from mqtool.words import N_, _, language, listed
 from recover.reading.traffic import Stretch, Traffic
 
 _MARKS = re.compile(r"([\\`*_\[\]|~$#])")
@@ -101,17 +102,21 @@ def log_drawing(stretches: Sequence[Stretch]) -> Drawing:
     rows = []
     for item in stretches:
         size = max(1, item.stop - item.start)
-        name = f"{item.start:020d}" + (f" ({item.files} files)" if item.files > 1 else "")
+        name = f"{item.start:020d}"
+        if item.files > 1:
+            name += _(" ({files})").format(files=count(item.files, "file"))
         used = max(0, item.end - item.start) / size
-        title = f"{name}: records end at {item.end:,}" if used < 1 else name
+        title = _("{file}: records end at {end:,}").format(file=name, end=item.end) if used < 1 else name
         marks = [Mark(0, 1, "free", title)] + ([Mark(0, min(used, 1), "intact", title)] if used else [])
         marks += [Mark((start - item.start) / size, (stop - item.start) / size,
-                       "missing" if reason == "missing-file" else "damage", f"{start:,} to {stop:,}: {reason}")
+                       "missing" if reason == "missing-file" else "damage",
+                       _("{first:,} to {last:,}: {reason}").format(first=start, last=stop, reason=reason))
                   for start, stop, reason in item.damaged]
         bad = sum(stop - start for start, stop, _ in item.damaged)
-        rows.append(Row(name, marks, f"{human_size(bad)} damaged" if bad else "", bool(bad)))
-    return Drawing("The log by file: records, damage (red), missing files (dashed), space that is not used yet (grey)",
-                   "# records, X damaged, ? missing, . not used yet", rows)
+        rows.append(Row(name, marks, _("{size} damaged").format(size=human_size(bad)) if bad else "", bool(bad)))
+    return Drawing(
+        _("The log by file: records, damage (red), missing files (dashed), space that is not used yet (grey)"),
+        _("# records, X damaged, ? missing, . not used yet"), rows)
 
 
 def queue_drawing(found: Traffic) -> Drawing:
@@ -121,28 +126,31 @@ def queue_drawing(found: Traffic) -> Drawing:
         steps, most, marks = len(queue.messages), max([1, *queue.messages]), []
         name = f"{clean(queue.topic)}/{queue.queue}"
         for at, (held, lost) in enumerate(zip(queue.messages, queue.lost, strict=True)):
-            since = f"{name}, from {human_time(found.begin + at * found.step)}: "
+            since = _("{queue}, from {time}: ").format(queue=name, time=human_time(found.begin + at * found.step))
             where = at / steps, (at + 1) / steps
             if lost:
-                marks.append(Mark(*where, "damage", f"{since}{count(lost, 'message')} lost, {held:,} intact"))
+                marks.append(Mark(*where, "damage", since + _("{messages} lost, {n:,} intact").format(
+                    messages=count(lost, "message"), n=held)))
             elif held:
                 shade = round(0.25 + 0.75 * held / most, 2)
                 marks.append(Mark(*where, "intact", since + count(held, "message"), shade))
-        bad = [f"{number:,} {what}" for number, what in (
-            (sum(queue.lost), "lost"), (queue.missing, "missing"), (queue.wrong, "wrong")) if number]
-        rows.append(Row(name, marks, ", ".join(bad) or f"{sum(queue.messages):,}", bool(bad)))
-    label = f"Queues over time: the more messages the darker, lost ones red; {span(found)}"
-    return Drawing(label, "# many messages, + some, . none, X lost", rows, _axis(found))
+        bad = [_(text).format(n=number) for number, text in (
+            (sum(queue.lost), N_("{n:,} lost")), (queue.missing, N_("{n:,} missing")), (queue.wrong, N_("{n:,} wrong")),
+        ) if number]
+        rows.append(Row(name, marks, listed(bad) or f"{sum(queue.messages):,}", bool(bad)))
+    label = _("Queues over time: the more messages the darker, lost ones red; {span}").format(span=span(found))
+    return Drawing(label, _("# many messages, + some, . none, X lost"), rows, _axis(found))
 
 
 def traffic_drawing(found: Traffic) -> Drawing:
     steps, most = len(found.messages), max([1, *found.messages])
-    marks = [Mark(at / steps, (at + 1) / steps, "intact", f"from {human_time(found.begin + at * found.step)}: "
-                  f"{count(held, 'message')}, {human_size(size)}", held / most)
+    marks = [Mark(at / steps, (at + 1) / steps, "intact", _("from {time}: {messages}, {size}").format(
+        time=human_time(found.begin + at * found.step), messages=count(held, "message"), size=human_size(size)),
+        held / most)
              for at, (held, size) in enumerate(zip(found.messages, found.sizes, strict=True)) if held]
     step = f"{found.step} ms" if found.step < 1000 else human_seconds(found.step / 1000)
-    label = f"Messages over time, at most {most:,} in {step}; {span(found)}"
-    return Drawing(label, "", [Row(f"{most:,} messages", marks)], _axis(found), bars=True)
+    label = _("Messages over time, at most {most:,} in {step}; {span}").format(most=most, step=step, span=span(found))
+    return Drawing(label, "", [Row(count(most, "message"), marks)], _axis(found), bars=True)
 
 
 def _axis(found: Traffic) -> tuple[str, str] | None:
@@ -151,7 +159,7 @@ def _axis(found: Traffic) -> tuple[str, str] | None:
 
 
 def span(found: Traffic) -> str:
-    return " to ".join(_axis(found) or ("no message",))
+    return _(" to ").join(_axis(found) or (_("no message"),))
 
 
 # --- rendering -----------------------------------------------------------------------------------
@@ -178,8 +186,8 @@ def _ready(thing: Shown | Drawing) -> tuple[str, Any]:
     if isinstance(thing, Text):
         return "text", _words(thing)
     # of columns the name and whether it is right-aligned
-    columns = [(name.lstrip(">*"), name.startswith(">")) for name in thing.columns or ("", "")]
-    return "table", {"title": thing.title, "columns": columns,
+    columns = [(_(name.lstrip(">*")), name.startswith(">")) for name in thing.columns or ("", "")]
+    return "table", {"title": _(thing.title), "columns": columns,
                      "rows": [[_words(value) for value in row] for row in thing.rows]}
 
 
@@ -204,4 +212,5 @@ def render(page: Page, kind: str) -> str:
     engine.filters["plain"] = _plain
     cards, sections = ([(section.title, section.note, [_ready(thing) for thing in section.things]) for section in each]
                        for each in (page.cards, page.sections))
-    return engine.get_template(f"report.{kind}.j2").render(page=page, cards=cards, sections=sections)
+    return engine.get_template(f"report.{kind}.j2").render(
+        page=page, cards=cards, sections=sections, language=language().replace("_", "-"), colon=_(": "))

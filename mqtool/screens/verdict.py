@@ -44,7 +44,7 @@ def verify_tables(document: dict[str, Any]) -> list[Shown]:
         tables.append(table("damaged ranges of the log", [">from", ">to", ">bytes", "reason", ">intact messages after"],
                             rows, most=_DAMAGED))
     if "consumequeue" in document:
-        tables.append(_one_row("consume queues", document["consumequeue"], _QUEUES))
+        tables.append(_one_row(N_("consume queues"), document["consumequeue"], _QUEUES))
     if "index" in document:
         tables.append(_one_row("index", document["index"], _INDEX))
     if "checkpoint" in document:
@@ -97,18 +97,18 @@ def verify_line(document: dict[str, Any], code: int, left_out: Collection[str] =
 
 def start_line(document: dict[str, Any], code: int) -> str:
     """The cost of a start in one line, from the document of a prediction; `code`: the exit bits of that question."""
-    who = {"broker": document["broker"], "reason": (document["reason"] or "").rstrip(".?。\uff1f")}
-    unread = list(dict.fromkeys(part.split(": ")[0] for part in document["unsupported"]))
+    who = {"broker": document["broker"], "reason": retold(document["reason"] or "").rstrip(".?。\uff1f")}
+    unread = list(dict.fromkeys(_(part.split(": ")[0]) for part in document["unsupported"]))
     if document["starts"] is None:
         return _("Cannot predict the start of {broker}: mqtool does not read {parts}").format(
-            **who, parts=", ".join(document["unsupported"]))
+            **who, parts=listed(map(retold, document["unsupported"])))
     if not document["starts"]:
         return _("DO NOT START: {broker} would not start: {reason}").format(**who)
     does = _costs(document)
     if document["deleted_files"]:
         does.append(_("delete {files}").format(files=count(len(document["deleted_files"]), "file")))
     what = listed(does)
-    beside = _("; cannot predict {parts}").format(parts=", ".join(unread)) if unread else ""
+    beside = _("; cannot predict {parts}").format(parts=listed(unread)) if unread else ""
     # the messages that it deletes say more than the place from which they are missing
     cause = bool(who["reason"]) and not document["lost_messages"]
     line = {
@@ -137,7 +137,7 @@ def _costs(document: dict[str, Any]) -> list[str]:
         (reused, N_("reuse {n}"), count(reused, "queue offset")),
         (lowered, N_("lower the max offset of {n}"), count(len(lowered), "queue")),
         (light, N_("leave out {n} of LMQ queues, whose consumers do not get the messages"), count(light, *entry)),
-        (document["config_lost"], N_("forget content of {n}"), ", ".join(document["config_lost"])),
+        (document["config_lost"], N_("forget content of {n}"), listed(document["config_lost"])),
     )
     return [*(_(text).format(n=n, cut=document["max_phy"]) for number, text, n in told if number),
             *_deliveries(document["delivers"])]

@@ -155,7 +155,7 @@ ROWS: tuple[Row, ...] = (
         "consumequeue-missing-units", (_VERIFY, _DRY)),
     Row("ext-unit-missing", REPAIR, "", "", "can't find consume queue extend file content",
         r"can't find consume queue extend file content! ?addr=-?\d+",
-        "A queue unit leads to an extension file that does not hold it, or enableConsumeQueueExt was switched off.",
+        "A queue entry leads to an extension file that does not hold it, or enableConsumeQueueExt was switched off.",
         "consumequeue-ext-broken", (_VERIFY,)),
     Row("unclean-stop", REPAIR, "", "", "keep abort file", r"the store may be wrong, so shutdown abnormally",
         "The broker stopped before its queues had caught up with the log, and left abort for the next start to check.",
@@ -176,7 +176,7 @@ ROWS: tuple[Row, ...] = (
         "commitlog-ghosts", (_LOG, _DRY, _AT), read=JAR),
     Row("dup-info", LOSS, "5.0.0", "", "DupInfo in properties check failed",
         r"DupInfo in properties check failed\. dupInfo=",
-        "A message has a property DUP_INFO that is no such value. A start ends the log there, and the dispatch "
+        "A message has an invalid property DUP_INFO. A start ends the log there, and the dispatch "
         "leaves it out.",
         "commitlog-unserved-message", (_LOG, _DRY), read=JAR),
     Row("bad-property-crc", LOSS, "5.0.0", "", "failed to check message CRC",
@@ -557,21 +557,21 @@ ROWS: tuple[Row, ...] = (
         "timer-check-wrong", (_VERIFY, _DRY), read=JAR),
     Row("timer-log-damaged", LOSS, "5.0.0", "", "Recover timerLog error",
         r"Recover timerLog error",
-        "A unit of the timerlog could not be read at the start: the timerlog ends there, and what only later "
-        "units name is not delivered.",
+        "An entry of the timerlog could not be read at the start: the timerlog ends there, and what only later "
+        "entries name is not delivered.",
         "timer-log-stops", (_PENDING, _DRY), read=JAR),
     Row("timer-slot-empty", LOSS, "5.0.0", "", "but read nothing from timerLog",
         r"dequeue time:\d+ but read nothing from timerLog",
-        "The wheel leads to no unit of the timerlog: the messages of that second are not delivered.",
+        "The wheel leads to no entry of the timerlog: the messages of that second are not delivered.",
         "timer-units-missing", (_PENDING, _DRY), read=JAR),
     Row("timer-queue-revised", LOSS, "5.0.0", "", "reviseQueueOffset check cq offset",
         r"reviseQueueOffset check cq offset (?:fail|error)",
-        "The last unit of the timerlog names a message that its queue does not have there: the timer reads its "
+        "The last entry of the timerlog names a message that its queue does not have there: the timer reads its "
         "queue from config/timercheck on, and may deliver again.",
         "timer-check-wrong", (_PREDICT, _DRY), read=JAR),
     Row("timer-message-missing", LOSS, "5.0.0", "", "Fail to read msg from commitLog",
         r"Fail to read msg from commitLog offsetPy: ?(?P<offset>\d+) sizePy: ?\d+",
-        "A unit of the timerlog leads to no message of the log: it is not delivered.",
+        "An entry of the timerlog leads to no message of the log: it is not delivered.",
         "timer-wrong-record", (_PENDING, _DRY), read=JAR),
     Row("timer-message-skipped", LOSS, "5.0.0", "", "Skipping message due to un",
         r"Skipping message due to (?:unrecoverable|unknown) error",

@@ -429,7 +429,9 @@ def pair_findings(store: Store, topics: Topics, log: LogView | None, pairs: list
     """Findings about the files and their backups; `log` None: the log was not read."""
     # config/ is empty or missing, and the store shows that it was not
     if not any(pair.present for pair in pairs) and any(pair.shown for pair in pairs):
-        return [_all_gone(store, topics, log, pairs)]
+        others = [pair for pair in pairs if pair.name != TOPICS_FILE and pair.shown]
+        return [_all_gone(store, topics, log, pairs),
+                *(found for pair in others for found in _judge(store, topics, log, pair))]
     return [found for pair in pairs for found in _judge(store, topics, log, pair)]
 
 
@@ -438,8 +440,7 @@ def _all_gone(store: Store, topics: Topics, log: LogView | None, pairs: list[Con
     guess = guess_topics(store, topics, log, pair)
     return finding(
         "config-missing", CONFIG, None, name=f"{CONFIG}/", problem=STATE_TEXT["missing"],
-        outcome=Phrase("{shown}, but their settings, the consumer groups and consumer offsets are missing",
-                       shown=pair.shown),
+        outcome=Phrase("{shown}, but their settings and the consumer groups are missing", shown=pair.shown),
         topics=len(guess.topics), names=", ".join(sorted(guess.topics)[:_NAMED_CONFIG]),
         remedy=TOPICS_GUESSED,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from formats.sysflag import HOSTS_V6
 from recover.broker.settings import BrokerSettings, has_blank_after_log
 from recover.broker.versions import IPV6_HOSTS, SEVERAL_LOG_FOLDERS, TRIMMED_TEXT, V2_RECORDS
 from recover.findings.code import BY_HAND, N_, Severity, remedy_of
-from recover.findings.log_codes import FIND_WHOLE, HALVES, NAMELESS, NO_RETENTION, ONE_MISSING, STANDS_FOR
+from recover.findings.log_codes import FIND_WHOLE, HALVES, NAMELESS, NO_RETENTION, ONE_MISSING, STANDS_FOR, STILL_HOLDS
 from recover.findings.model import Finding, Phrase, few, finding
 from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader
@@ -188,8 +189,9 @@ def first_timestamp(log: LogView) -> int:
             return next((int(records["store_timestamp"][0]) for records in rows if records.size), 0)
 
 
-def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -> Finding:
-    """The finding about an entry among the log files that does not belong there; `severity` None: that of its code."""
+def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None, copies: int = 0) -> Finding:
+    """The finding about an entry among the log files that does not belong there; `severity` None: that of its code.
+    `copies`: how many damaged messages it still holds."""
     file, name = store.relative(odd.path), odd.path.name
     # an empty file at an odd offset is no part of the log, whatever it was created for
     if odd.counts_as_file and (odd.length or odd.kind != FILE):
@@ -203,8 +205,9 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
         return finding(NOT_A_FILE, file, None, message=NAMELESS, name=name, right=offset_to_name(place),
                        remedy=N_("Give the log file its name, {right}; then: mqtool verify {store}"),
                        what=N_("under another name"))
+    held: dict[str, Any] = {"message": STILL_HOLDS, "copies": copies} if copies else {}
     return finding("commitlog-odd-name", file, None, severity=severity, name=name, is_directory=odd.is_directory,
-                   remedy=BY_HAND if odd.by_hand else None)
+                   remedy=BY_HAND if odd.by_hand else None, **held)
 
 
 def possible_copy_findings(store: Store) -> list[Finding]:
@@ -248,15 +251,15 @@ def _file_findings(store: Store, analysis: Reading) -> Iterator[Finding]:
         far = queue.find(stop)
         if stop not in missing and far is not None:
             yield far_file_finding(store, far, start, log.log_end)
+    beside = copies_beside(log, analysis.losses) if queue.odd or queue.duplicates else ()
+    copies = Counter(copy.file for own in beside for copy in own)
     for odd in queue.odd:
         # brokers from 5.1.0 on skip folders, and only they read V2 records: harmless there
         skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)
-        yield odd_log_name(store, odd, "info" if skipped else None)
-    copies = copies_beside(log, analysis.losses) if queue.duplicates else []
+        yield odd_log_name(store, odd, "info" if skipped else None, copies[odd.path])
     for twin in queue.duplicates:
         kept = next(f for f in queue.files if f.file_from_offset == twin.file_from_offset)
-        number = sum(kept.file_from_offset <= record.phy_offset < kept.file_from_offset + queue.file_size
-                     for records in copies for record in records)
+        number = copies[twin.path]
         yield finding("commitlog-duplicate-file", store.relative(twin.path), 0, message=HALVES if number else None,
                       name=twin.name, kept=store.relative(kept.path), copies=number)
 

@@ -199,7 +199,7 @@ INDEX_CODES: tuple[Code, ...] = (
         "index-lost-units", "info",
         "{count} entries from number {first} to {last} point to damaged messages", "",
         one="entry number {first} points to a damaged message",
-        meaning="The entry points into a damaged range of the log, or at a record that stands for a lost message.",
+        meaning="The entry points into a damaged range of the log, or at the marker of a lost message.",
         cause="The damage itself is reported with the commitlog.",
         broker="A query finds nothing at the position.",
         action="Nothing: recover handles the damage itself.",

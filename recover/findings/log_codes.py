@@ -35,6 +35,9 @@ NO_RETENTION = N_(
 FIND_WHOLE = Remedy("search", "Look for the whole file first: the source of this copy, a replica, a backup. Without it: mqtool recover {store} "
                     "--dry-run")
 NAMELESS = N_("{name} is not the name of a log file, but its first record is that of {right}, which is missing")
+STILL_HOLDS = N_(
+    "{name} is not a commitlog file (the name is not 20 digits), but still holds {copies} of the messages that are damaged in the log file "
+    "of its place: recover copies them")
 HALVES = N_(
     "{name} exists in two folders of the commitlog; {kept} is the live one, and the other still holds {copies} of the messages that are "
     "damaged in it: recover copies them")
@@ -79,7 +82,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "the properties of message {queue_offset} of {topic}/{queue}, at {start}, are not those that were stored: two of "
         "the tag in its queue entry, the keys in the index and a text that is not UTF-8 say so", "mqtool query {store} --phy-offset {start}",
         meaning="The body is intact, but two of three witnesses contradict the properties: its queue entry has another tag, the index has "
-        "other keys, or the text is none that a client wrote, and no flipped bit explains it. No checksum covers the properties of these records.",
+        "other keys, or no client wrote such a text, and no flipped bit explains it. No checksum covers the properties of these records.",
         cause="Foreign bytes on disk, often the beginning of a damaged range right after the record.",
         broker="It does not notice. It sends the message to consumers of the old tag, which see another one, and drop it.",
         action="`mqtool recover` leaves the message as it is, changes queue and index to match it, and states it as a loss; "
@@ -136,7 +139,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-damaged-end-mark", "warning",
-        "the end mark of the file at {start} is damaged ({reason}); no message is",
+        "the end mark of the file at {start} is damaged ({reason}); no message is damaged",
         RECOVER,
         meaning="The blank that closes a full log file is invalid. All messages before it are intact.",
         cause="A flipped bit, or a crash between the last record of a file and the next file.",
@@ -292,7 +295,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-size-untold", "error",
-        "{why}, and neither a file nor a setting tells how long the broker's log files are",
+        "{why}, and no file or setting shows the length of the broker's log files",
         "Find the whole file, or give the broker's configuration (mqtool verify {store} --broker-conf FILE), or the length alone (--set mappedFileSizeCommitLog=N).",
         meaning="A whole log file ends in zeros or with an end mark. The only one here ends within a record, so its length is "
         "not that of the broker's log files; or there are several, and none is as long as the distance between their names.",
@@ -370,7 +373,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-bridge", "info",
         "an earlier recover bridged damage here (filler records: {fillers}, markers of lost messages: {markers})", "",
-        meaning="mqtool replaced damaged ranges with records that brokers pass over; each marker stands for one lost message.",
+        meaning="mqtool replaced damaged ranges with records that brokers pass over; each marker takes the place of one lost message.",
         cause="An earlier `mqtool recover` of this store.",
         broker="It passes over filler; markers are seen only after a full rebuild of the queues by a broker.",
         action="Nothing. `mqtool journal` shows that run, `mqtool undo` undoes it.",
@@ -420,9 +423,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-displaced-records", "error",
-        "{count} whole messages that belong here, from {first} to {last}, stand elsewhere: the first one at byte {position} of {source}",
+        "{count} intact messages that belong here, from {first} to {last}, are elsewhere: the first one at byte {position} of {source}",
         RECOVER,
-        one="a whole message that belongs at {first} stands elsewhere: at byte {position} of {source}",
+        one="an intact message that belongs at {first} is elsewhere: at byte {position} of {source}",
         meaning="Every record holds its own log offset. Bytes of the log that the chain of records does not reach hold whole records of this "
         "place, with right checksums, and queue entries, or the records around them, bear that out.",
         cause="Bytes lost or put in inside the file, a copy in text mode, sectors or the chunks of a RAID in another order, pages written to "
@@ -432,8 +435,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-held-elsewhere", "error",
-        "{count} messages from {first} to {last} are damaged or missing here, and whole in {source}", Remedy("recover", "mqtool recover {store} --dry-run --from SOURCE"),
-        one="the message at {first} is damaged or missing here, and whole in {source}",
+        "{count} messages from {first} to {last} are damaged or missing here, and intact in {source}", Remedy("recover", "mqtool recover {store} --dry-run --from SOURCE"),
+        one="the message at {first} is damaged or missing here, and intact in {source}",
         meaning="A log named with --from has intact records for places of this log that hold none. It is the same log: the records around "
         "them are the same byte for byte, or queues of this store name them.",
         cause="Damage or loss in this store; the other one is a replica or a backup, or was found on the disk.",
@@ -443,9 +446,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-unconfirmed-records", "info",
-        "{count} whole records claim places that no message of the log holds, but too little bears them out", "",
-        one="a whole record claims a place that no message of the log holds, but too little bears it out",
-        meaning="Bytes that are no part of the log, or a log named with --from, hold whole records that say a damaged or missing place. Nothing else "
+        "{count} intact records claim positions that no message of the log has, with too little evidence", "",
+        one="an intact record claims a position that no message of the log has, with too little evidence",
+        meaning="Bytes that are not part of the log, or a log named with --from, hold intact records that claim a damaged or missing position. Nothing else "
         "names them there, or other records claim the same place with as much evidence.",
         cause="Remains of another log or of an earlier use of the disk; copies that differ; or queues and index that were lost with the log.",
         broker="It does not see them.",

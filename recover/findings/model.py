@@ -135,6 +135,9 @@ def moment(milliseconds: int) -> str:
     return found.isoformat(" ", "milliseconds")
 
 
+_CLAUSES = ("; ", "\uff1b")
+
+
 class _Fact(Struct):
     """A fact in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` gives the plural.
 
@@ -154,8 +157,9 @@ class _Fact(Struct):
             return moment(self.value)
         if spec == "delays" and isinstance(self.value, dict):
             return ", ".join(f"level {level} = {_delay(delay)}" for level, delay in self.value.items())
-        if spec.startswith("; "):
-            return f"; {format(self, spec[2:])}" if self.value else ""
+        clause = next((mark for mark in _CLAUSES if spec.startswith(mark)), "")
+        if clause:
+            return f"{clause}{format(self, spec.removeprefix(clause))}" if self.value else ""
         one, _, many = spec.partition("|")
         return count(self.value, one, many) if hasattr(self.value, "__index__") else f"{self.value} {many or one + 's'}"
 

@@ -407,9 +407,8 @@ CONFIG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumer-offset-above-max", "warning",
-        "group {group} of topic {topic}: the offset lies after the end of the queue in {count} queues: {detail}",
+        "group {group} of topic {topic}: the offset lies after the end of the queue in {count:queue}: {detail}",
         _CLAMP,
-        one="group {group} of topic {topic}: the offset lies after the end of the queue in one queue: {detail}",
         meaning="The group says it has consumed messages that the queue does not have.",
         cause="The log or the queue lost its end, the topic was recreated, or the file is from another broker.",
         broker="It answers OFFSET_OVERFLOW_BADLY and tells the consumer to continue elsewhere: 4.x to the oldest message "
@@ -420,10 +419,9 @@ CONFIG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumer-offset-below-min", "info",
-        "group {group} of topic {topic}: the offset lies before the first message left in {count} queues: "
+        "group {group} of topic {topic}: the offset lies before the first message left in {count:queue}: "
         "{detail}",
         "",
-        one="group {group} of topic {topic}: the offset lies before the first message left in one queue: {detail}",
         meaning="The messages between the offset and the first one left are no longer in the log: their log files expired, or are missing.",
         cause="A group that has not consumed for longer than messages are kept.",
         broker="It moves the consumer to the first message left.",
@@ -474,7 +472,7 @@ PLAN_CODES: tuple[Code, ...] = (
     ),
     Code(
         "plan-loses-delivered", "info",
-        "the plan would lose {count} messages that a broker delivers from this store as it is (broker {broker}: alone "
+        "the plan would lose {count:message} that a broker delivers from this store as it is (broker {broker}: alone "
         "{alone:message}, after the plan {after})",
         "`{typed} --max-loss {limit}` accepts the loss; mqtool export {store} -o FILE saves these messages before.",
         meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
@@ -482,8 +480,6 @@ PLAN_CODES: tuple[Code, ...] = (
         cause="One damaged record, mark, name or entry was trusted against the rest of the store.",
         broker="It starts on the store as it is and delivers these messages.",
         action="Save a copy of the store. Start the broker on it, or accept the loss with --max-loss.",
-        one="the plan would lose one message that a broker delivers from this store as it is (broker {broker}: alone "
-        "{alone:message}, after the plan {after})",
     ),
     Code(
         "plan-overwrites-named", "error",

@@ -74,7 +74,8 @@ class Answer(Struct):
     @property
     def assumed(self) -> list[str]:
         """Settings that the broker must have for this answer."""
-        return [f"fileReservedTime={item.facts['keeps']} or more" for item in self.expiring] + [
+        return [Phrase("{setting} or more", setting=f"fileReservedTime={item.facts['keeps']}")
+                for item in self.expiring] + [
             f"{item.facts['setting']}=false" for item in self.unstated]
 
     def leads(self) -> list[Finding]:

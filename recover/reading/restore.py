@@ -9,6 +9,7 @@ more often; so a flipped bit is only reported, and corrected on demand.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -283,7 +284,14 @@ def _part_name(record: Record, position: int) -> str:
 # --- Messages that another file of the log's folders still holds.
 
 
-def copies_beside(log: LogView, losses: Losses) -> list[list[Record]]:
+class Copied(NamedTuple):
+    """A message that another file still holds."""
+
+    file: Path
+    record: Record
+
+
+def copies_beside(log: LogView, losses: Losses) -> list[list[Copied]]:
     """Return, for each damage of the log, the intact records that other files in its folders hold in it, ascending,
     where they are the messages that are lost there: in the place that a unit names, or in one that its queue lacks if
     the file is of the same log.
@@ -328,8 +336,8 @@ def place_of(record: Record) -> tuple[QueueKey, int]:
 
 def _copies(
     log: LogView, beside: list[_Beside], damage: Damage, positions: list[LostPosition]
-) -> Iterator[Record]:
-    """Yield the records of `copies_beside` for one damage."""
+) -> Iterator[Copied]:
+    """Yield what `copies_beside` has for one damage."""
     lost = {position.place: position.phy_offset for position in positions}
     if damage.mapped_file is None or not lost:
         return
@@ -344,5 +352,5 @@ def _copies(
                     record = reader.record(start, size)
                     named = lost.get(place_of(record), -1)
                     if named == start or (named is None and other.is_of_log):
-                        yield record
+                        yield Copied(other.queue.files[0].path, record)
                         at = start + size

@@ -276,7 +276,7 @@ def keep_everything(
     log, edits = analysis.log, list(edits)
     old_end = analysis.old_end if old_end is None else old_end
     end = end_of_live_log(log) if old_end is None else old_end
-    copies = copies_beside(log, analysis.losses)
+    copies = [[copy.record for copy in own] for own in copies_beside(log, analysis.losses)]
     # what another file has after the end of the log continues it
     ends = [record.phy_offset + record.total_size for records in copies for record in records[-1:]]
     changes = LogChanges(analysis, max([end, *ends]), without_markers=lost == "gap", old_end=old_end)

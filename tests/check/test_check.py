@@ -80,9 +80,12 @@ def test_config_that_is_gone_is_missing_where_the_store_has_messages(store: Make
     shutil.rmtree(root / "config")
     if how == "empty folder":
         (root / "config").mkdir()
-    (found,) = findings(root)
+    found, offsets = findings(root)
     assert (found.code, found.severity, found.file) == ("config-missing", "warning", "config")
-    assert "TopicA" in found.message and "consumer offsets" in found.message and "source of this copy" in found.remedy
+    assert "TopicA" in found.message and "consumer groups" in found.message and "source of this copy" in found.remedy
+    # the offsets at once, and not only after recover made a topics.json
+    assert (offsets.code, offsets.file) == ("config-missing", "config/consumerOffset.json")
+    assert mqtool("recover", root, "--yes", "--json").document["finding_counts"]["config-missing"] == 1
 
 
 def test_config_that_is_gone_with_the_messages_is_not_missing(tmp_path: Path) -> None:

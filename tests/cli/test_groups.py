@@ -395,7 +395,7 @@ def test_the_page_says_what_the_other_commands_say(tmp_path: Path) -> None:
     assert [item["phy_offset"] for item in result.document["lost_messages"]] == keys
     page = harmless(tmp_path / "r.html")
     lost = dry["damaged_messages"]
-    assert f"{lost} message is damaged or missing in 1 place of the log" in page.text
+    assert f"{lost} message damaged or missing in 1 place of the log" in page.text
     assert f"delete {predict['lost_messages']:,} intact messages" in page.text
     for step in result.document["next"]:
         assert step["command"] in page.text

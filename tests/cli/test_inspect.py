@@ -242,7 +242,7 @@ def test_without_a_log_it_is_to_be_found_and_nothing_is_stated_that_only_the_log
     screen = mqtool("predict", root).stdout
     assert "yes, but do not start it" in screen and "-1 to 0" not in screen
     for row in ("log after load", "intact messages deleted", "messages not delivered (no queue entry)",
-                "queue offsets reused"):
+                "queue offsets of messages in the log reused"):
         (told,) = [line for line in screen.splitlines() if line.startswith(row)]
         assert not any(char.isdigit() for char in told)
 

@@ -114,12 +114,15 @@ def test_a_chinese_screen_has_no_english_clause(recipe: str, tmp_path: Path) -> 
     root = real_store("clean-manyfiles-5.3.3", tmp_path)
     damage(recipe, root, 5)
     for line in ("doctor", "inspect", "verify", "predict", "recover --dry-run", "groups", "pending", "journal",
-                 "recover --yes --max-loss all", "undo --yes", f"export -o {tmp_path}/all.ndjson"):
+                 f"report -o {tmp_path}/page.md", "recover --yes --max-loss all", "undo --yes",
+                 f"export -o {tmp_path}/all.ndjson"):
         name, *more = line.split()
         said = mqtool(name, root, *more, "--lang", "zh_CN")
+        page = (tmp_path / "page.md").read_text() if name == "report" else ""
         left = re.findall(r"(?<![-/.\w])[A-Za-z]?[a-z]{2,}(?: [a-z]{2,}){2,}", re.sub(
-            r"mqtool [a-z-]+|^(?:\w+ {2,})+\w+$", "", said.stdout + said.stderr, flags=re.MULTILINE))
+            r"mqtool [a-z-]+|^(?:\w+ {2,})+\w+$", "", said.stdout + said.stderr + page, flags=re.MULTILINE))
         assert left == [], (line, said.stdout, said.stderr)
+        assert not re.search(r"^#+ [ -~]*[a-z] [ -~]*$", page, re.MULTILINE)
 
 
 def test_the_locale_decides_without_the_option(struck: Path, monkeypatch: pytest.MonkeyPatch) -> None:

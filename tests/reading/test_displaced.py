@@ -332,7 +332,10 @@ def test_damaged_messages_come_back_from_a_file_of_another_name(
     root, beside = with_copy(name, unpacked(MANY))
     if not has_queues:
         shutil.rmtree(root / "consumequeue")
-    before = tree_digest(root)
+    before, lost = tree_digest(root), len(whole(MANY, root).anywhere.keys() - whole(MANY, root).in_place)
+    (told,) = run("verify", root).found("commitlog-odd-name")
+    assert told["facts"]["copies"] == lost > 0
+    assert f"still holds {lost} of the messages" in told["message"]
     done = run("recover", root, "--yes")
     assert (done.code, done.document["damaged_messages"]) == (exits.CORRECTED, 0)
     assert plain.log_files(root) == plain.log_files(unpacked(MANY))
@@ -355,3 +358,18 @@ def test_file_of_another_name_and_another_log_gives_nothing(
     assert done.code & exits.MESSAGES
     assert all(records[at].content == record.content for at, record in plain.records_by_place(root).items()
                if not record.stands_in)
+
+
+def test_chunks_are_reordered_in_a_file_of_several_only(tmp_path: Path) -> None:
+    """Files of 64 KiB: some seeds choose chunks of that length."""
+    refused = 0
+    for seed in range(8):
+        root = copy_store(unpacked(MANY), tmp_path / str(seed))
+        before = plain.log_files(root)
+        try:
+            damage("log-chunks-reordered", root, seed)
+        except NotApplicable:
+            refused += 1
+            continue
+        assert plain.log_files(root) != before
+    assert 0 < refused < 8
