@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from recover.broker.settings import BrokerSettings
+from recover.predict import start
+from recover.predict.dispatch import Loaded, load
+from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.stores import unpacked
@@ -108,3 +112,17 @@ def test_half_messages_are_given_up_when_a_setting_says_so() -> None:
     old = predicted(root, "--at", "2026-12-24T00:00Z")
     assert sums(old, "half") == (0, 0, 0, 40)
     assert [item["severity"] for item in old.found("start-discards-half")] == ["info"]
+
+
+@pytest.mark.parametrize("command", ["predict", "pending", "groups", "report"])
+def test_a_command_plays_the_start_of_a_release_once(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: Counter[str] = Counter()
+
+    def counted(store: Store, settings: BrokerSettings) -> Loaded:
+        loaded[str(settings.version)] += 1
+        return load(store, settings)
+
+    monkeypatch.setattr(start, "load", counted)
+    found = mqtool(command, unpacked("killed-5.5.0"), "--broker", "5.3.3", "--at", CRASH, "--json")
+    assert found.code & 8 == 0
+    assert loaded["5.3.3"] == 1 and max(loaded.values()) == 1
