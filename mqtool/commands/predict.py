@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Struct, to_builtins
 
@@ -16,10 +16,6 @@ from mqtool.screens.verdict import delivers_table, groups_table, progress_rows, 
 from mqtool.text import count, human_seconds, human_size
 from mqtool.words import N_, _, retold
 from recover.check.report import verify
-from recover.export.damaged import damaged_messages
-from recover.export.select import Selected, Wanted, selected
-from recover.export.sources import Scanned, source_of
-from recover.export.write import output_file, writer_for
 from recover.findings.code import UsageRefusal
 from recover.findings.model import FindingList
 from recover.look.crash import progress_in
@@ -31,6 +27,9 @@ from recover.predict.start_cost import start_cost
 from recover.reading.doubts import read
 from recover.reading.facts import Facts
 from recover.reading.reading import Reading
+
+if TYPE_CHECKING:
+    from recover.export.select import Selected
 
 _BITS = (exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
 _SHOWN, _GROUPS = 15, 200
@@ -58,6 +57,8 @@ class LossChoice(Struct, frozen=True, kw_only=True):
         """Write the legible parts of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""
         if self.loss_out is None:
             return
+        from recover.export.write import output_file, writer_for
+
         notes = [*unread_notes(analysis.store)]
         damaged = cut = 0
         with output_file(self.loss_out, resume=False) as (stream, left):
@@ -75,6 +76,10 @@ class LossChoice(Struct, frozen=True, kw_only=True):
 
 
 def _losses(analysis: Reading, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
+    from recover.export.damaged import damaged_messages
+    from recover.export.select import Wanted, selected
+    from recover.export.sources import Scanned, source_of
+
     yield from damaged_messages(analysis)
     if cut_at is not None:
         store = analysis.store

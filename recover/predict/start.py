@@ -109,15 +109,17 @@ def play(
     starts, and where the log ends. Without `rights` owners and modes of files do not matter. `proven`: verdicts on
     queues by the same log.
     """
-    run = _run(around, settings, mode, whole=counted, rights=rights)
+    run = _run(around, settings, mode, rights=rights)
     return run.played(_counted(run, around, settings, proven) if counted else run.prediction)
 
 
 class _Run(NamedTuple):
-    """A start of which nothing was counted yet; `start` is None where the broker does not come to its log."""
+    """A start of which nothing was counted yet; `start` is None where the broker does not come to its log. `gaps`: a part
+    of the log is missing, so that nobody asks whether its end is."""
 
     prediction: Prediction
     start: _Start | None
+    gaps: bool
 
     def played(self, prediction: Prediction) -> Played:
         start = self.start
@@ -126,27 +128,25 @@ class _Run(NamedTuple):
         return Played(prediction, start.log, start.states)
 
 
-def _run(
-    around: Surroundings, settings: BrokerSettings, mode: Mode | None, *, whole: bool, rights: bool,
-) -> _Run:
-    """Play a start; `whole`: ask also whether the end of the log is missing."""
+def _run(around: Surroundings, settings: BrokerSettings, mode: Mode | None, *, rights: bool) -> _Run:
     store = around.store
     prediction = Prediction(str(settings.version), mode or ("abnormal" if store.has_abort else "normal"))
-    loaded = _look_around(prediction, around, settings, whole=whole, rights=rights)
+    loaded = _look_around(prediction, around, settings, rights=rights)
+    gaps = bool(prediction.incomplete)
     refusal = loaded.refusal or next(_stops(around, settings, rights=rights), None)
     if refusal is not None:
         prediction.refuse(refusal)
     if refusal is not None or prediction.not_emulated:
-        return _Run(prediction, None)
+        return _Run(prediction, None, gaps)
     if settings.text("storeType") == ROCKSDB_QUEUES:
         # its queues are in a database that it creates: the files are not read
         prediction.lowered_queues = [*_ends(loaded.queues)]
-        return _Run(prediction, None)
+        return _Run(prediction, None, gaps)
     _note_services(prediction, around, settings)
     log = BrokerLog(loaded.log, mapped_file_size(store, settings), around.log)
     start = _Start(store, settings, loaded, log, prediction, around.topics)
     start.run()
-    return _Run(prediction, start)
+    return _Run(prediction, start, gaps)
 
 
 def _counted(
@@ -154,6 +154,9 @@ def _counted(
 ) -> Prediction:
     """Return the prediction with what the start costs."""
     prediction = _copied(run.prediction)
+    if not run.gaps and around.end:
+        prediction.incomplete = [*around.end]
+        prediction.reason = around.end[0].message if prediction.starts else prediction.reason
     if run.start is not None and run.start.ended:
         _count(prediction, around, settings, run.start, proven)
     return prediction
@@ -202,7 +205,7 @@ class Starts:
             if len(self._runs) == _KEPT:
                 # the first is that of the store's own release
                 del self._runs[[*self._runs][1]]
-            self._runs[key] = _run(self.around, settings, None, whole=True, rights=key[1])
+            self._runs[key] = _run(self.around, settings, None, rights=key[1])
         run = self._runs[key]
         if not counted:
             return run.played(_copied(run.prediction))
@@ -249,15 +252,13 @@ class Starts:
 
 
 def _look_around(
-    prediction: Prediction, around: Surroundings, settings: BrokerSettings, *, whole: bool, rights: bool,
+    prediction: Prediction, around: Surroundings, settings: BrokerSettings, *, rights: bool,
 ) -> Loaded:
     """Load the store, and note all that the start finds before it looks at a message."""
     store = around.store
     prediction.assumptions += assumptions(store, around.first_file, settings)
     _note_unread(prediction, around, settings)
     prediction.incomplete = [*around.gaps]
-    if whole and not prediction.incomplete:
-        prediction.incomplete += around.end
     prediction.config_lost = {f"{CONFIG}/{pair.name}": pair for pair in _read_configs(around, settings)
                               if pair.starts and _is_forgotten(pair)}
     loaded = load(store, settings)
