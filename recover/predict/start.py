@@ -114,8 +114,8 @@ def play(
 
 
 class _Run(NamedTuple):
-    """A start of which nothing was counted yet; `start` is None where the broker does not come to its log. `gaps`: a part
-    of the log is missing, so that nobody asks whether its end is."""
+    """A start of which nothing was counted yet; `start` is None where the broker does not come to its log. `gaps`: a
+    part of the log is missing, so that nobody asks whether its end is."""
 
     prediction: Prediction
     start: _Start | None
