@@ -333,8 +333,8 @@ def _as_predicted(scene: Scene, answer: Answer) -> list[Step]:
 
 
 def _to_start(scene: Scene) -> list[Step]:
-    """doctor of a store that verify leads to its start. What the start would cost beside that is no reason to leave out
-    a repair: what a start restores is left to it only where it may start."""
+    """doctor of a store that verify leads to its start. Whatever else the start would cost, a repair stays named: what
+    a start restores is left to it only where it may start."""
     assert scene.start is not None
     steps = _as_predicted(scene, scene.start)
     if scene.repairs() and not scene.start.may_start and not any("mqtool recover" in step.command for step in steps):

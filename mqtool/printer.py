@@ -149,7 +149,7 @@ class _Console(Console):
 
 
 class _Unpadded:
-    """A stream that is no terminal: the blanks that fill up lines are left out."""
+    """A stream that is not a terminal: the blanks that fill up lines are left out."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

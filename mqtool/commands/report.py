@@ -251,7 +251,7 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
         parts.append(_("{messages} in the log, all intact").format(messages=count(log["messages"], "message")))
     derived = sum(item.severity == "warning" and bool(item.bits & exits.DERIVED) for item in found.before.findings)
     if derived:
-        parts.append(_("{problems} without an affected message").format(problems=count(derived, "problem")))
+        parts.append(_("{problems}, no message affected").format(problems=count(derived, "problem")))
     if document["not_checked"]:
         parts.append(_("not checked: {parts}").format(parts=", ".join(document["not_checked"])))
     played = found.groups.prediction.json()

@@ -176,7 +176,7 @@ ROWS: tuple[Row, ...] = (
         "commitlog-ghosts", (_LOG, _DRY, _AT), read=JAR),
     Row("dup-info", LOSS, "5.0.0", "", "DupInfo in properties check failed",
         r"DupInfo in properties check failed\. dupInfo=",
-        "A message has a property DUP_INFO that is no such value. A start ends the log there, and the dispatch "
+        "A message has an invalid property DUP_INFO. A start ends the log there, and the dispatch "
         "leaves it out.",
         "commitlog-unserved-message", (_LOG, _DRY), read=JAR),
     Row("bad-property-crc", LOSS, "5.0.0", "", "failed to check message CRC",

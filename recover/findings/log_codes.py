@@ -82,7 +82,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "the properties of message {queue_offset} of {topic}/{queue}, at {start}, are not those that were stored: two of "
         "the tag in its queue entry, the keys in the index and a text that is not UTF-8 say so", "mqtool query {store} --phy-offset {start}",
         meaning="The body is intact, but two of three witnesses contradict the properties: its queue entry has another tag, the index has "
-        "other keys, or the text is none that a client wrote, and no flipped bit explains it. No checksum covers the properties of these records.",
+        "other keys, or no client wrote such a text, and no flipped bit explains it. No checksum covers the properties of these records.",
         cause="Foreign bytes on disk, often the beginning of a damaged range right after the record.",
         broker="It does not notice. It sends the message to consumers of the old tag, which see another one, and drop it.",
         action="`mqtool recover` leaves the message as it is, changes queue and index to match it, and states it as a loss; "
@@ -448,7 +448,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-unconfirmed-records", "info",
         "{count} intact records claim positions that no message of the log has, with too little evidence", "",
         one="an intact record claims a position that no message of the log has, with too little evidence",
-        meaning="Bytes that are no part of the log, or a log named with --from, hold whole records that say a damaged or missing place. Nothing else "
+        meaning="Bytes that are not part of the log, or a log named with --from, hold intact records that claim a damaged or missing position. Nothing else "
         "names them there, or other records claim the same place with as much evidence.",
         cause="Remains of another log or of an earlier use of the disk; copies that differ; or queues and index that were lost with the log.",
         broker="It does not see them.",
