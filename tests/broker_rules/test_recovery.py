@@ -257,3 +257,14 @@ def test_a_long_run_comes_in_parts_that_adjoin() -> None:
     while not parts or parts[-1].size:
         parts.append(runs.at(end_of(parts[-1]) if parts else 0, 100 * rows.size))
     assert len(parts) > 3 and np.array_equal(np.concatenate(parts), rows)
+
+
+@pytest.mark.parametrize("before", [0, 1, 8190, 8191, 8192, 8193, 16_383, 16_384, 19_998])
+def test_a_run_ends_before_the_record_that_does_not_adjoin_wherever_that_is(before: int) -> None:
+    rows = np.zeros(20_000, dtype=RECORD)
+    rows["size"], rows["phy_offset"] = 100, 100 * np.arange(rows.size)
+    rows["phy_offset"][before + 1 :] += 8
+    runs, end = Runs([rows], CheckRules.of(settings("4.9.7"))), 100 * (before + 1)
+    assert np.array_equal(runs.at(0, 100 * rows.size), rows[: before + 1])
+    assert runs.at(end, 200 * rows.size).size == 0
+    assert np.array_equal(runs.at(end + 8, 200 * rows.size), rows[before + 1 :])
