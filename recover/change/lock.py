@@ -102,12 +102,12 @@ def holder_text(root: Path, pid: int) -> str:
         try:
             name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
         except OSError:
-            return f"process {pid}"
-        return f"process {pid} ({name})"
+            return Phrase("process {pid}", pid=pid)
+        return Phrase("process {pid} ({name})", pid=pid, name=name)
     here = root.behind if isinstance(root, StorePath) else root
     if here is not None and is_own_lock_file(here / "lock"):
-        return "another mqtool"
-    return "another mqtool, or a process that is not visible from here"
+        return N_("another mqtool")
+    return N_("another mqtool, or a process that is not visible from here")
 
 
 def is_own_lock_file(path: Path) -> bool:

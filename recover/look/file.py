@@ -28,7 +28,8 @@ from formats.consumequeue import (
 from formats.index import INDEX_HEADER, IndexGeometry
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, decode
 from recover.derived.index_files import file_geometry, proven_geometry
-from recover.findings.code import CLEAN, DERIVED, MESSAGES, NotAStore, UsageRefusal
+from recover.findings.code import CLEAN, DERIVED, MESSAGES, N_, NotAStore, UsageRefusal
+from recover.findings.model import Phrase
 from recover.log.file_scan import heads_in
 from recover.look.items import (
     Check,
@@ -58,10 +59,10 @@ _LARGEST_RECORD = 64 << 20
 _INDEX_SEARCHED = 8 << 20
 
 _FOREIGN = (
-    (b"\x1f\x8b", "a gzip file"), (b"PK\x03\x04", "a zip archive"), (b"\xfd7zXZ\x00", "an xz file"),
-    (b"\x28\xb5\x2f\xfd", "a zstd file"), (b"BZh", "a bzip2 file"), (b"\x7fELF", "a program"),
-    (b"SQLite format 3\x00", "an SQLite database"), (b"\x89PNG", "an image"), (b"%PDF", "a PDF document"),
-    (b"\xca\xfe\xba\xbe", "a Java class"), (b"<!doctype", "an HTML page"), (b"<html", "an HTML page"),
+    (b"\x1f\x8b", N_("a gzip file")), (b"PK\x03\x04", N_("a zip archive")), (b"\xfd7zXZ\x00", N_("an xz file")),
+    (b"\x28\xb5\x2f\xfd", N_("a zstd file")), (b"BZh", N_("a bzip2 file")), (b"\x7fELF", N_("a program")),
+    (b"SQLite format 3\x00", N_("an SQLite database")), (b"\x89PNG", N_("an image")), (b"%PDF", N_("a PDF document")),
+    (b"\xca\xfe\xba\xbe", N_("a Java class")), (b"<!doctype", N_("an HTML page")), (b"<html", N_("an HTML page")),
     (b"<?xml", "XML"),
 )
 _TAR, _TAR_MAGIC_AT = b"ustar", 257
@@ -202,14 +203,14 @@ def foreign(reader: FileReader) -> str:
     """Describe a file that is not RocketMQ's by its apparent format: "it looks like a gzip file"."""
     sample = reader.read(0, _SAMPLE)
     if not sample:
-        return "it is empty"
+        return N_("it is empty")
     if other := _other_format(sample):
         return other
     if not sample.strip(b"\0") and next_data(reader, 0, reader.length) == reader.length:
-        return "it holds nothing but zeros"
+        return N_("it holds nothing but zeros")
     if len(sample) > _KAFKA_MAGIC_AT and sample[_KAFKA_MAGIC_AT] in (0, 1, 2) and sample[:4] == bytes(4):
-        return "it looks like a Kafka log segment"
-    return "its content is unknown"
+        return N_("it looks like a Kafka log segment")
+    return N_("its content is unknown")
 
 
 def other_format(path: Path) -> str:
@@ -222,10 +223,10 @@ def _other_format(sample: bytes) -> str:
     begin = sample[:_TAR_MAGIC_AT].lstrip().lower()
     for signature, what in _FOREIGN:
         if sample.startswith(signature) or begin.startswith(signature):
-            return f"it looks like {what}"
+            return Phrase("it looks like {what}", what=what)
     if sample.startswith(_TAR, _TAR_MAGIC_AT):
-        return "it looks like a tar archive"
-    return "it looks like text" if sample and not sample.translate(None, _PRINTABLE) else ""
+        return N_("it looks like a tar archive")
+    return N_("it looks like text") if sample and not sample.translate(None, _PRINTABLE) else ""
 
 
 _SMALL = 64 << 20

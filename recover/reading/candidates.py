@@ -1,7 +1,8 @@
 """Candidates: whole records that stand elsewhere than they say, in bytes that the walk of the log does not explain.
 
 1. The sources: damage and torn tails of log files, and what a file holds past its length. Bytes of intact records are
-   explained, and not searched.
+   explained, and not searched; but for the properties of the last one before damage, if no checksum covers them: a
+   record that begins there and goes on in the damage has displaced their end.
 2. Each record head states a physical offset; minus its position, that is the offset at which the file would begin if
    all of it were log. Adjacent heads with the same such base are a run.
 3. A run is walked like the log, with its base; one of a few heads is judged by the reference codec.
@@ -29,7 +30,7 @@ from formats.basics import FormatError
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, HEADS, MIN_RECORD_SIZE, decode, decode_blank
 from formats.record.rows import row_of
 from formats.sysflag import HOSTS_V6
-from recover.log.file_scan import SplitRange, field_at, heads_in, scan_split
+from recover.log.file_scan import FileScan, SplitRange, field_at, heads_in, scan_split
 from recover.log.judge import judge
 from recover.log.scan import LogView, dead_ranges
 from recover.store.columns import Rows
@@ -54,19 +55,25 @@ _FEW = 64
 
 class Source(Struct, frozen=True):
     """A file that may hold displaced records in these parts (positions, ascending). `base`: the offset of the log at
-    which it stands, None for a file that is no part of the log. `taken`: ranges of known records, ascending."""
+    which it stands, None for a file that is no part of the log. `taken`: ranges of known records, ascending. `tails`:
+    properties at which parts begin, of records that the log has there, ascending."""
 
     path: Path
     length: int
     parts: tuple[tuple[int, int], ...]
     base: int | None = None
     taken: tuple[tuple[int, int], ...] = ()
+    tails: tuple[tuple[int, int], ...] = ()
 
     def free(self, rows: Rows) -> Rows:
-        """Which candidates have no byte in common with a known record (bool array)."""
+        """Which candidates have no byte in common with a known record, and go on behind the properties in which they
+        begin: a producer can put a record in there (bool array)."""
+        begin, end = rows["position"], rows["position"] + rows["size"]
         starts, stops = np.array(self.taken, dtype=np.int64).reshape(-1, 2).T
-        reached = np.append(0, stops)[np.searchsorted(starts, rows["position"] + rows["size"])]
-        return np.asarray(reached <= rows["position"])
+        reached = np.append(0, stops)[np.searchsorted(starts, end)]
+        first, last = np.array([*self.tails, (self.length, self.length)], dtype=np.int64).T
+        tail = np.searchsorted(last[:-1], begin, side="right")
+        return np.asarray((reached <= begin) & ((begin < first[tail]) | (end > last[tail])))
 
 
 class Dead(Struct, frozen=True):
@@ -127,11 +134,30 @@ def sources_in(log: LogView, taken: Iterable[tuple[Path, int, int]] = ()) -> lis
                 start = joined.pop()[0]
             if start < stop:
                 joined.append((start, stop))
+        tails = tuple(_tails(scan, [start for start, _ in joined]))
+        begin = {stop: start for start, stop in tails}
+        joined = [(begin.get(start, start), stop) for start, stop in joined]
         spans = sorted(explained[path])
         left = tuple(_between(joined, spans))
         if left:
-            found.append(Source(path, length, left, base, tuple(spans)))
+            found.append(Source(path, length, left, base, tuple(spans), tails))
     return found
+
+
+def _tails(scan: FileScan, ends: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the properties without a checksum of the records that end at these positions of a file, ascending."""
+    base = scan.mapped_file.file_from_offset
+    splits = [split for split in scan.splits if split.size]
+    firsts = [split.first for split in splits]
+    with scan.mapped_file.open() as reader:
+        for end in ends if splits else ():
+            rows = splits[max(0, bisect_left(firsts, base + end) - 1)].records
+            row = rows[int(np.searchsorted(rows["phy_offset"], base + end)) - 1]
+            start, size = int(row["phy_offset"]) - base, int(row["size"])
+            with suppress(FormatError, OSError):
+                checked = _checked(reader.read(start, size)) if start + size == end else size
+                if checked < size:
+                    yield start + checked, end
 
 
 def _between(parts: Iterable[tuple[int, int]], spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,6 @@ the other files do, if they are in order of time without this one only, or queue
 room for, and its queues do not continue in them.
 """
 
-
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right

@@ -20,6 +20,7 @@ from crc32c import crc32c as computed_crc32c
 from msgspec import Struct, field
 
 from formats.basics import Buffer
+from recover.findings.code import N_
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
@@ -154,14 +155,15 @@ def not_a_file(path: Path | str, kind: str) -> OSError:
     return OSError(errno.EINVAL, f"it is not a file but {kind}", os.fspath(path))
 
 
-FILE, FOLDER, DANGLING = "a file", "a folder", "a link to nothing"
+FILE, FOLDER, DANGLING = N_("a file"), N_("a folder"), N_("a link to nothing")
 
 
 def kind_of(mode: int) -> str:
     """Return the kind of file for a stat mode, in words."""
-    kinds = {stat.S_IFREG: FILE, stat.S_IFDIR: FOLDER, stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe",
-             stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
-    return kinds.get(stat.S_IFMT(mode), "something else")
+    kinds = {stat.S_IFREG: FILE, stat.S_IFDIR: FOLDER, stat.S_IFLNK: N_("a link"),
+             stat.S_IFIFO: N_("a pipe"), stat.S_IFSOCK: N_("a socket"), stat.S_IFCHR: N_("a device"),
+             stat.S_IFBLK: N_("a device")}
+    return kinds.get(stat.S_IFMT(mode), N_("something else"))
 
 
 def data_extents(fd: int, start: int, stop: int) -> list[tuple[int, int]]:

@@ -193,21 +193,21 @@ def problems(folder: Path, *, recreated: bool = False, killed: bool = False) -> 
     """
     current = folder / CURRENT
     if not current.is_file():
-        yield Problem("CURRENT is missing", recreated)
+        yield Problem(N_("CURRENT is missing"), recreated)
         return
     name = read_small(current, 4096).decode("utf-8", "replace").rstrip("\n")
     manifest = folder / name
     if not name.startswith("MANIFEST-") or "/" in name:
-        yield Problem(f"CURRENT names {name[:40]!r}, which is not a manifest")
+        yield Problem(Phrase("CURRENT names {name}, which is not a manifest", name=repr(name[:40])))
         return
     if not manifest.is_file():
-        yield Problem(f"{name} is missing, and CURRENT names it")
+        yield Problem(Phrase("{file} is missing, and CURRENT names it", file=name))
         return
     try:
         tables, deleted, log = rocksdb.live_tables(read_small(manifest, _LARGEST))
     except FormatError as error:
         if error.reason != "unknown-edit":
-            yield Problem(f"{name}: {error}", error.reason == "cut")
+            yield Problem(Phrase("{part}: {what}", part=name, what=str(error)), error.reason == "cut")
         return
     for number, size in sorted(tables.items()):
         yield from _of_table(folder / f"{number:06}.sst", size)
@@ -224,7 +224,8 @@ def _not_named(folder: Path, named: set[int], manifest: str) -> Iterator[Problem
         number, _, suffix = entry.name.partition(".")
         unknown = suffix == "sst" and number.isdecimal() and int(number) not in named
         if unknown and _ends_like_a_table(folder / entry.name):
-            yield Problem(f"{manifest} does not name {entry.name}, so that its entries are left out", True)
+            yield Problem(Phrase("{manifest} does not name {file}, so that its entries are left out", manifest=manifest,
+                                 file=entry.name), True)
 
 
 def _of_logs(folder: Path, first: int) -> Iterator[Problem]:
@@ -233,40 +234,41 @@ def _of_logs(folder: Path, first: int) -> Iterator[Problem]:
     logs = sorted(entry.name for entry in entries(folder) if entry.name.endswith(".log")
                   and entry.name[:-4].isdecimal() and int(entry.name[:-4]) >= first)
     if not logs:
-        yield Problem(f"the write-ahead log, {first:06}.log or a later one, is missing", True)
+        yield Problem(Phrase("the write-ahead log, {file} or a later one, is missing", file=f"{first:06}.log"), True)
     for name in logs:
         content = read_small(folder / name, _LARGEST)
         if content and not any(content):
-            yield Problem(f"{name} holds nothing but zeros", True)
+            yield Problem(Phrase("{file} holds nothing but zeros", file=name), True)
         try:
             for _ in rocksdb.records(content):
                 pass
         except FormatError as error:
             if error.reason != "cut":
-                yield Problem(f"{name}: {error}", True)
+                yield Problem(Phrase("{part}: {what}", part=name, what=str(error)), True)
 
 
 def _of_table(table: Path, size: int) -> Iterator[Problem]:
     if not table.is_file():
-        yield Problem(f"{table.name} is missing, a table of {size} bytes")
+        yield Problem(Phrase("{file} is missing, a table of {n} bytes", file=table.name, n=size))
         return
     length = table.stat().st_size
     if length != size:
-        yield Problem(f"{table.name} has {length} bytes instead of {size}")
+        yield Problem(Phrase("{file} has {n} bytes instead of {size}", file=table.name, n=length, size=size))
         return
     if not _ends_like_a_table(table):
-        yield Problem(f"{table.name} does not end like a table")
+        yield Problem(Phrase("{file} does not end like a table", file=table.name))
         return
     with open_file(table) as reader:
         try:
             wrong = sorted(rocksdb.wrong_blocks(reader.read, reader.length), key=itemgetter(1, 2))
         except IndexError:
-            yield Problem(f"the end of {table.name} leads to no blocks")
+            yield Problem(Phrase("the end of {file} leads to no blocks", file=table.name))
             return
     for (opens, of_entries), found in groupby(wrong, itemgetter(1, 2)):
         (first, *_), *more = found
-        others = f" and {len(more)} more" if more else ""
-        yield Problem(f"the checksum of the block at byte {first}{others} of {table.name} is wrong", opens, of_entries)
+        which = Phrase("{names} and {n} more", names=str(first), n=len(more)) if more else first
+        yield Problem(Phrase("the checksum of the block at byte {which} of {file} is wrong", which=which,
+                             file=table.name), opens, of_entries)
 
 
 def _ends_like_a_table(table: Path) -> bool:

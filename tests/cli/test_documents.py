@@ -74,6 +74,16 @@ def test_a_document_is_as_its_schema_says(name: str, recipe: str, store: Callabl
         assert Path(result.document["store"]).is_absolute()
 
 
+@pytest.mark.parametrize("words", [
+    ("recover", "--from", "STORE", "--output", "NEW"), ("rebuild", "STORE", "--output", "NEW"),
+])
+def test_a_run_without_a_plan_says_so_as_its_schema_does(words: tuple[str, ...], tmp_path: Path) -> None:
+    places = {"STORE": unpacked("clean-manyfiles-5.3.3"), "NEW": tmp_path / "new"}
+    result = mqtool(*(places.get(word, word) for word in words), "--yes", "--json")
+    held(result.document, words[0])
+    assert result.document["plan"] is None and result.document["applied"]
+
+
 def test_a_refusal_and_a_wrong_line_are_documents_too(tmp_path: Path) -> None:
     held(mqtool("verify", tmp_path / "nowhere", "--json").document, "verify")
     held(mqtool("query", unpacked("clean-5.3.3"), "--json").document, "query")

@@ -360,6 +360,13 @@ def test_file_of_another_name_and_another_log_gives_nothing(
                if not record.stands_in)
 
 
+def test_record_that_begins_in_the_properties_of_another_one_comes_back(tmp_path: Path) -> None:
+    """The first record of the log stands in the middle of the properties of an intact one, where two chunks meet."""
+    root = copy_store(unpacked(PLAIN), tmp_path / "store")
+    damage("log-chunks-reordered", root, 55_308)
+    assert_placed(PLAIN, root)
+
+
 def test_chunks_are_reordered_in_a_file_of_several_only(tmp_path: Path) -> None:
     """Files of 64 KiB: some seeds choose chunks of that length."""
     refused = 0
