@@ -6,7 +6,7 @@ MappedFileQueue.truncateDirtyFiles. Nothing is written here.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -242,7 +242,7 @@ class Runs:
             return _NONE
         part = self._parts[number]
         phys = part["phy_offset"]
-        first = int(np.searchsorted(phys, offset))
+        first = bisect_left(phys, offset)
         if first == part.size or int(phys[first]) != offset:
             return _NONE
         if self._open[0] != number:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -19,7 +20,7 @@ from formats.record.rows import BIT_DELAY, BIT_LMQ
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.broker import versions
 from recover.broker.record_check import Checked, CheckRules
-from recover.broker.recovery import DispatchTarget, FileWalk, LogSource, max_offset, written
+from recover.broker.recovery import DispatchTarget, FileWalk, LogSource, end_of, max_offset, written
 from recover.broker.settings import BrokerSettings, delay_of, deliver_time
 from recover.check.log import odd_log_name
 from recover.derived.index_check import odd_index_name
@@ -335,8 +336,11 @@ class Within(Struct):
     until: int = MAX_OFFSET
 
     def rows(self, rows: Rows) -> None:
-        starts, ends = rows["phy_offset"], rows["phy_offset"] + rows["size"]
-        self.target.rows(rows[(starts > self.above) & (ends <= self.until)])
+        # they adjoin: each ends where the next one begins
+        starts = rows["phy_offset"]
+        first = bisect_right(starts, self.above)
+        stop = rows.size if end_of(rows) <= self.until else bisect_right(starts, self.until) - 1
+        self.target.rows(rows[first : max(first, stop)])
 
     def checked(self, message: Checked) -> None:
         if message.phy_offset > self.above and message.phy_offset + message.size <= self.until:
