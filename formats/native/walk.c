@@ -155,9 +155,20 @@ PART uint64_t folded(uint64_t a, uint64_t b) {
 
 PART uint64_t queue_hash(text topic, int64_t queue_id, uint64_t seed) {
     uint64_t h = seed ^ (uint64_t)topic.length, word;
-    for (const uint8_t *p = topic.at, *stop = p + topic.length; p < stop; p += sizeof word) {
+    const uint8_t *p = topic.at;
+    int64_t left = topic.length;
+    for (; left >= (int64_t)sizeof word; p += sizeof word, left -= (int64_t)sizeof word) {
+        memcpy(&word, p, sizeof word);
+        h = folded(h ^ word, seed | 1);
+    }
+    /* the rest in pieces of known length: one of a length that is not known waits for its own bytes */
+    if (left > 0) {
+        uint32_t four = 0;
+        uint16_t two = 0;
         word = 0;
-        memcpy(&word, p, (size_t)least(stop - p, sizeof word));
+        if (left & 1) word = p[left - 1];
+        if (left & 2) memcpy(&two, p + (left & 4), sizeof two), word = word << 16 | two;
+        if (left & 4) memcpy(&four, p, sizeof four), word = word << 32 | four;
         h = folded(h ^ word, seed | 1);
     }
     return folded(h ^ (uint64_t)queue_id, seed | 1);

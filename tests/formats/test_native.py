@@ -233,3 +233,13 @@ def test_kernels_are_loaded_out_of_an_archive_as_spark_sends_it(copy: Path) -> N
     shutil.rmtree(copy / "formats")
     assert _asked(copy, PYTHONPATH=str(copy / "code.zip")) == [crc_name(), ""]
 
+
+
+@pytest.mark.parametrize("length", range(18))
+def test_a_queue_has_the_same_slot_in_both_walks_whatever_the_length_of_its_topic(length: int) -> None:
+    names = np.arange(1, 19, dtype=np.uint8)
+    table = np.array([[0, length, 7]], dtype=np.int64)
+    found, plain = (np.full(1 << 16, -1, dtype=np.int32) for _ in range(2))
+    assert walk.fill_slots(found, names, table, 0, 1, 12345)
+    plain[walk.queue_hash(names[:length].tobytes(), 7, 12345) % plain.size] = 0
+    assert np.array_equal(found, plain)
