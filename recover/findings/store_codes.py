@@ -46,7 +46,7 @@ PARTS_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-empty-queues-left", "error",
         "there is no commitlog, but the rest of the store shows that there was one ({queue_files:queue file}, {index_files:index file}): "
-        "do not start the broker, is the log's disk mounted?",
+        "do not start the broker before the log's disk is mounted",
         "Mount the disk, or name the folder: mqtool verify {store} --commitlog DIR",
         meaning="Queues and index refer to messages, the checkpoint has the time of one, or consumers have committed offsets of them, but "
         "the log that holds them is not where it should be.",
