@@ -33,7 +33,7 @@ from recover.change.preconditions import refuse_if_changed, seal
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import HIDDEN, FindingList, is_secret
+from recover.findings.model import HIDDEN, FindingList, builtins_of, is_secret
 from recover.log.scan import KnownLog, Stamps, stamps_of
 from recover.look.live import settled
 from recover.look.store import settings_of, settings_of_options
@@ -155,7 +155,7 @@ def show_room(out: Printer, root: Path, plan: Plan, journal: Path | None) -> Non
     """Say what a plan needs on each file system, and where its undo data go. `Refusal` (8) with both figures if that is
     more than is free."""
     rooms = room_for(root.absolute(), plan, journal)
-    out.answer(room=to_builtins(rooms))
+    out.answer(room=builtins_of(rooms))
     typed = {str(root.absolute()): f"{root}/{JOURNAL_DIR}", str(root.absolute() / JOURNAL_DIR): f"{root}/{JOURNAL_DIR}"}
     out.show(*(Text(room_text(room, typed.get(room.place, room.place))) for room in rooms))
     check_space(rooms)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Struct, structs, to_builtins
+from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.changing import (
@@ -41,7 +41,7 @@ from recover.change.owner import acting
 from recover.change.preconditions import seal
 from recover.check.report import VerifyReport
 from recover.findings.code import UsageRefusal
-from recover.findings.model import Phrase
+from recover.findings.model import Phrase, builtins_of
 from recover.log.scan import LocalEngine
 from recover.predict.delivers import keeps_for_later
 from recover.predict.groups import groups_of, has_offsets
@@ -355,7 +355,7 @@ def _waiting(analysis: Reading, settings: BrokerSettings) -> tuple[list[dict[str
     if not offsets and not keeps_for_later(analysis.log):
         return [], []
     found = groups_of(analysis, settings, delivers_at=Starts.on(analysis).now)
-    return to_builtins(found.rows) if offsets else [], found.prediction.json()["delivers"]
+    return builtins_of(found.rows) if offsets else [], found.prediction.json()["delivers"]
 
 
 # --- truncate ------------------------------------------------------------------------------------

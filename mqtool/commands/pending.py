@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from mqtool import exits
 from mqtool.next_steps import Step
@@ -22,7 +22,7 @@ from mqtool.words import N_, _, listed, retold
 from recover.export.select import parse_time
 from recover.export.write import output_file
 from recover.findings.code import UsageRefusal
-from recover.findings.model import finding
+from recover.findings.model import builtins_of, finding
 from recover.look.store import settings_of
 from recover.predict.delivers import Event
 from recover.predict.groups import groups_of
@@ -88,12 +88,12 @@ def pending(
     events = [event for event in found.events if which.keeps(event, until)]
     groups = groups_of(analysis, settings, topic=which.topic or "*")
     unread, start = [*found.not_checked, *groups.unread], groups.prediction
-    rows = to_builtins(found.rows(events))
+    rows = builtins_of(found.rows(events))
     out.found([finding("part-not-supported", name, part=name, what=what.strip(), detail="has data",
                        not_checked="messages that wait") for name, _colon, what in map(_parted, found.not_checked)])
     out.answer(
         at=now, broker=str(settings.version), messages=[_document(event) for event in events[:_LISTED]],
-        messages_truncated=len(events) > _LISTED, waits=rows, groups=to_builtins(groups.rows), notes=unread,
+        messages_truncated=len(events) > _LISTED, waits=rows, groups=builtins_of(groups.rows), notes=unread,
         complete=not unread, assumptions=assumed,
         starts=None if start.is_unknown else start.starts, reason=None if start.starts else start.reason,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from mqtool import exits
 from mqtool.next_steps import Step, next_steps
@@ -17,7 +17,7 @@ from mqtool.text import count, human_seconds, human_size
 from mqtool.words import N_, _, retold
 from recover.check.report import verify
 from recover.findings.code import UsageRefusal
-from recover.findings.model import FindingList
+from recover.findings.model import FindingList, builtins_of
 from recover.look.crash import progress_in
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
@@ -128,7 +128,7 @@ def predict(
     loss.write(out, checked.analysis, prediction.cut_at if cuts else None)
     document = {"at": now, **prediction.json(),
                 **progress_in(opened, checked.analysis.by_names, settings).json()}
-    document["groups"] = to_builtins(groups_of(checked.analysis, settings).rows) if has_offsets(opened) else []
+    document["groups"] = builtins_of(groups_of(checked.analysis, settings).rows) if has_offsets(opened) else []
     document["assumptions"] = [*assumed, *answer.assumptions]
     document["reason"] = answer.reason
     cost = start_cost(opened, checked.analysis.by_names, settings, prediction, time.disk_rate)
@@ -249,7 +249,7 @@ def groups(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     with engine.scan(out, opened) as scan:
         analysis = read(Facts.of(opened, scan))
     found = groups_of(analysis, settings, group=which.group or "*", topic=which.topic or "*", delivers_at=now)
-    prediction, rows = found.prediction, to_builtins(found.rows)
+    prediction, rows = found.prediction, builtins_of(found.rows)
     delivers = prediction.json()["delivers"]
     out.answer(
         at=now, delivers=delivers,

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from formats.record import host_text
 from formats.record.message import offset_id
@@ -22,7 +22,7 @@ from recover.export.select import FOREVER, Wanted, list_messages, parse_times, s
 from recover.export.sources import Scanned, scan_source, source_of
 from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
-from recover.findings.model import shell_line
+from recover.findings.model import builtins_of, shell_line
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import LMQ_PREFIX
@@ -243,7 +243,7 @@ def trace(
     lives, found = trace_message(opened, name.strip(), _scanned(out, opened, engine) if scan else None)
     found.way = found.way if not found.messages or found.way != "id" else "index"
     look.note_unread(opened, found)
-    out.answer(lives=to_builtins(lives), complete=found.complete, way="scan" if scan else "index",
+    out.answer(lives=builtins_of(lives), complete=found.complete, way="scan" if scan else "index",
                notes=found.notes, more=found.more, more_messages=found.left_out or None, damaged=found.damaged)
     for life in lives:
         _show(out, life)

@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct, structs, to_builtins
+from msgspec import Struct, structs
 
 from mqtool import exits, version
 from mqtool.next_steps import STOPS, Step, next_steps
@@ -38,7 +38,7 @@ from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
-from recover.findings.model import shell_line, without_secrets
+from recover.findings.model import builtins_of, shell_line, without_secrets
 from recover.look.crash import progress_in
 from recover.look.store import NO_LOG, exit_state, settings_of
 from recover.predict.delivers import SERVICES
@@ -214,15 +214,15 @@ def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
     plan = found.plan
     return {
         "at": found.at, "verify": {**document, "exit_code": found.before.exit_code},
-        "exit_state": to_builtins(found.exit_state),
+        "exit_state": builtins_of(found.exit_state),
         "predict": {**found.groups.prediction.json(), **found.progress.json()}, "assumptions": found.assumed,
         "starts": [structs.asdict(item) for item in found.starts],
         "plan": None if plan is None else plan_document(plan.plan),
         "refused": None if found.refused is None else found.refused.message,
         "loss": list(found.loss), "lost_messages": [structs.asdict(item) for item in found.lost],
         "lost_messages_truncated": found.lost_truncated,
-        "groups": to_builtins(found.groups.rows), "notes": found.groups.unread,
-        "runs": to_builtins([item.info() for item in found.runs]), "traffic": found.traffic.json(),
+        "groups": builtins_of(found.groups.rows), "notes": found.groups.unread,
+        "runs": builtins_of([item.info() for item in found.runs]), "traffic": found.traffic.json(),
         "map": [structs.asdict(item) for item in found.stretches], "evidence": found.evidence.json(),
     }
 
@@ -354,7 +354,7 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
         yield Section(_("Consumer groups"), _(
             "Before and after a start of {broker}: what each group skips and receives again; those affected most come "
             "first.").format(broker=found.groups.prediction.broker),
-            [groups_table("", to_builtins(rows), _GROUPS),
+            [groups_table("", builtins_of(rows), _GROUPS),
              *(Text(clean(retold(note))) for note in found.groups.unread)])
     yield _traffic_section(found.traffic)
     yield _runs_section(found, document)

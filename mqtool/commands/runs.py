@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import structs, to_builtins
+from msgspec import structs
 
 from mqtool import exits
 from mqtool.changing import (
@@ -45,6 +45,7 @@ from recover.change.owner import owner_of
 from recover.change.places import Places
 from recover.check.report import verify
 from recover.findings.code import NotAStore, Refusal
+from recover.findings.model import builtins_of
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.plan_cost import cost_of, lost_by, refuse_costlier
@@ -178,7 +179,7 @@ def resume(
     """
     root = _root(store, parts.options())
     found = open_runs(root, parts.parts)
-    out.answer(runs=to_builtins([run.info() for run in found]), applied=False)
+    out.answer(runs=builtins_of([run.info() for run in found]), applied=False)
     for run in found:
         info = run.info()
         far = _("{done} of {steps} steps done, {begun} begun").format(
@@ -208,7 +209,7 @@ def resume(
     out.given = given_of(store, plan, options)
     undone = done.state == "undone"
     of_client = client_folder(root)
-    out.answer(applied=not undone, runs=to_builtins([done]), journal=done.journal)
+    out.answer(applied=not undone, runs=builtins_of([done]), journal=done.journal)
     if undone:
         out.summary(_("The undo is complete: the store is as it was before the run"),
                     [client_step(root)] if of_client else next_steps(out.scene("undone")))
@@ -285,7 +286,7 @@ def journal(
     if prune:
         return _pruned(out, root, consent)
     runs = runs_of(root)
-    out.answer(runs=to_builtins(runs))
+    out.answer(runs=builtins_of(runs))
     if runs:
         rows = (
             (item.id, item.command, Text(_(item.state), style=_STYLES[item.state]), human_time(item.started_ms),
@@ -327,7 +328,7 @@ def _pruned(out: Printer, root: Path, consent: WriteChoice) -> int:
     held = sum(item.bytes for item in found)
     runs = [item.run for item in found]
     size, lasting = human_size(held), count(sum(run.state == "applied" for run in runs), "run")
-    out.answer(runs=to_builtins(runs), prunes=[{"run": item.run.id, "bytes": item.bytes} for item in found],
+    out.answer(runs=builtins_of(runs), prunes=[{"run": item.run.id, "bytes": item.bytes} for item in found],
                bytes=held, applied=False)
     if found:
         rows = ((item.run.id, item.run.command, Text(_(item.run.state), style=_STYLES[item.run.state]),
@@ -345,7 +346,7 @@ def _pruned(out: Printer, root: Path, consent: WriteChoice) -> int:
         return exits.CLEAN
     ask(_("Remove {size} of undo data for good?").format(size=size), yes=consent.yes)
     done = prune_runs(root, as_root=consent.as_root)
-    out.answer(runs=to_builtins(done), applied=True)
+    out.answer(runs=builtins_of(done), applied=True)
     out.summary(_("{size} of undo data removed; {runs} cannot be undone any more").format(
         size=size, runs=lasting), clean=False)
     return exits.CLEAN

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, field, structs, to_builtins
 
 from recover.findings.code import OF_SEVERITY, Code, Question, RepairedBy, Severity, by_of
 from recover.findings.derived_codes import CHECKPOINT_CODES, CONSUMEQUEUE_CODES, INDEX_CODES
@@ -196,6 +196,11 @@ class Phrase(str):
 
     def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Any]]:
         return (self.template,), self.values
+
+
+def builtins_of(value: Any) -> Any:
+    """Return dicts, lists, numbers and texts of structs. Phrases stay what they are, to be told in any language."""
+    return to_builtins(value, builtin_types=(Phrase,))
 
 
 def listing(parts: Iterable[str]) -> Phrase:

@@ -22,12 +22,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from formats.checkpoint import Checkpoint
 from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker.settings import BrokerSettings
 from recover.derived.index_files import ends_of, index_headers
+from recover.findings.model import builtins_of
 from recover.log.scan import LogView
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
@@ -77,7 +78,7 @@ class Progress(Struct):
     window: Window | None
 
     def json(self) -> dict[str, Any]:
-        return {"pointers": to_builtins(self.pointers), "crash_window": to_builtins(self.window)}
+        return {"pointers": builtins_of(self.pointers), "crash_window": builtins_of(self.window)}
 
 
 def progress_in(store: Store, view: LogView, settings: BrokerSettings) -> Progress:

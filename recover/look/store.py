@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct, structs, to_builtins
+from msgspec import Struct, structs
 
 from formats import properties as props
 from formats.basics import FormatError
@@ -34,7 +34,7 @@ from recover.change.journal import runs
 from recover.change.lock import holder_of, holder_text
 from recover.derived.index_files import ends_of, index_geometry, index_headers, list_index_files
 from recover.findings.code import N_, Refusal
-from recover.findings.model import Finding, Phrase, finding
+from recover.findings.model import Finding, Phrase, builtins_of, finding
 from recover.log.file_scan import WHOLE, FileScan, scan_file
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import LogView, assemble, open_before
@@ -329,10 +329,10 @@ class StoreReport:
     def json(self) -> dict[str, object]:
         queues = self.pointers.queues
         return {
-            "parts": to_builtins(self.parts), "sizes": self.sizes, "generation": self.generation.json(),
-            "offsets": self.pointers.json(), "exit_state": to_builtins(self.exit_state),
+            "parts": builtins_of(self.parts), "sizes": self.sizes, "generation": self.generation.json(),
+            "offsets": self.pointers.json(), "exit_state": builtins_of(self.exit_state),
             "start_file": {str(start.broker): start.json() for start in self.starts},
-            "config": to_builtins(self.config),
+            "config": builtins_of(self.config),
             "topics": {topic: {str(number): end for number, end in ends.items()} for topic, ends in queues.items()},
             "index_files": [{"name": name, **header._asdict()} for name, header in self.pointers.index_files],
             **self.progress.json(), "log_files": self.log_files,

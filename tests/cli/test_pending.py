@@ -49,7 +49,10 @@ def test_damage_of_the_timer_hides_no_message(part: str, store: Callable[[str], 
 
 @pytest.mark.parametrize("release", ["5.3.3", "4.9.7"])
 @pytest.mark.parametrize(("after_ms", "outcome"), [(-60_000, "pending"), (1000, "now"), (8 * 24 * 3600_000, "skipped")])
-def test_what_becomes_of_a_timer_is_what_predict_foretells(after_ms: int, outcome: str, release: str) -> None:
+def test_what_becomes_of_a_timer_is_what_predict_foretells(
+    after_ms: int, outcome: str, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     root = unpacked("kinds/clean-timers-5.3.3")
     due = max(timers("kinds/clean-timers-5.3.3").values())
     given = (root, "--at", due + after_ms, "--broker", release, "--json")
