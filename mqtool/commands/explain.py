@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,8 @@ from recover.findings.code import Code, UsageRefusal
 from recover.findings.log_codes import REASONS, Reason
 from recover.findings.model import CODES, shell_line
 
+_END = re.compile(r"\.(?: |$)|。")
+"""Where a sentence ends, in English and in Chinese."""
 _RANKS = {"failure": "bold red", "loss": "red", "repair": "yellow", "note": "dim"}
 
 
@@ -55,7 +58,7 @@ def _log(out: Printer, path: Path) -> None:
     out.answer(log=str(path.absolute()), log_store=found.store, lines=found.lines, bytes=found.size, seen=documents,
                recognized=found.recognized or bool(documents))
     rows = [(Text(item["name"], style=_RANKS[item["rank"]]), item["lines"], item["last_time"] or item["last_line"],
-             item["file"], item["offset"], item["meaning"]) for item in documents]
+             item["file"], item["offset"], _(item["meaning"])) for item in documents]
     if rows:
         out.show(table("", ["what", ">lines", "last", "*file", ">offset", "*meaning"], rows))
     lines = count(found.lines, "line")
@@ -93,7 +96,8 @@ def _worst(worst: dict[str, Any], *, several: bool) -> tuple[str, list[Step]]:
     steps = [Step(line, worst["meaning"]) for line in worst["then"]]
     if worst["code"]:
         steps.append(Step(f"mqtool explain {worst['code']}", "meaning, cause and remedy"))
-    return worst["meaning"].partition(". ")[0].rstrip(".") + place + _(" (last at {time})").format(time=last), steps
+    first = _END.split(_(worst["meaning"]))[0]
+    return first + place + _(" (last at {time})").format(time=last), steps
 
 
 def _document(item: Code | Reason) -> dict[str, Any]:

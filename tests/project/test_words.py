@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import damage
+from fixtures.lab.logs import LOGS
 from mqtool import words
 from mqtool.commands import COMMANDS
 from recover.findings.model import CODES, Phrase, finding, listing
@@ -108,6 +109,12 @@ def test_screens_are_chinese_on_request_and_documents_stay_english(line: tuple[s
     assert spoken.code == english.code == document.code
 
 
+def english_clauses(screen: str) -> list[str]:
+    """Three English words in a row, outside of commands and heads of tables."""
+    return re.findall(r"(?<![-/.\w])[A-Za-z]?[a-z]{2,}(?: [a-z]{2,}){2,}", re.sub(
+        r"mqtool [a-z-]+|^(?:\w+ {2,})+\w+$", "", screen, flags=re.MULTILINE))
+
+
 @pytest.mark.parametrize("recipe", ["crash-power-loss", "log-middle-missing", "topics-missing"])
 def test_a_chinese_screen_has_no_english_clause(recipe: str, tmp_path: Path) -> None:
     """What stays is names of commands, options, files, codes and settings, and columns that brokers name so."""
@@ -119,10 +126,22 @@ def test_a_chinese_screen_has_no_english_clause(recipe: str, tmp_path: Path) -> 
         name, *more = line.split()
         said = mqtool(name, root, *more, "--lang", "zh_CN")
         page = (tmp_path / "page.md").read_text() if name == "report" else ""
-        left = re.findall(r"(?<![-/.\w])[A-Za-z]?[a-z]{2,}(?: [a-z]{2,}){2,}", re.sub(
-            r"mqtool [a-z-]+|^(?:\w+ {2,})+\w+$", "", said.stdout + said.stderr + page, flags=re.MULTILINE))
-        assert left == [], (line, said.stdout, said.stderr)
+        assert english_clauses(said.stdout + said.stderr + page) == [], (line, said.stdout, said.stderr)
         assert not re.search(r"^#+ [ -~]*[a-z] [ -~]*$", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize("case", ["bit-in-body", "log-missing"])
+def test_the_log_of_a_broker_is_explained_in_chinese_and_its_document_in_english(case: str) -> None:
+    log = LOGS / f"{case}-5.5.0.log"
+    said = mqtool("explain", "--log", log, "--lang", "zh_CN")
+    assert english_clauses(said.stdout) == []
+    english, document = (mqtool("explain", "--log", log, "--json", "--lang", lang).document for lang in words.LANGUAGES)
+    time = {"time": 0}
+    assert english | time == document | time
+    meaning = document["seen"][0]["meaning"]
+    with words.speaking("zh_CN"):
+        first, end, _ = words.retold(meaning).partition("。")
+    assert english_clauses(meaning) and end and said.stdout.splitlines()[-len(document["next"]) - 1].startswith(first)
 
 
 def test_the_locale_decides_without_the_option(struck: Path, monkeypatch: pytest.MonkeyPatch) -> None:

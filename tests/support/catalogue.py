@@ -1,7 +1,7 @@
 """`python -m tests.support.catalogue`: brings the catalogues of mqtool/locale up to date with the texts in the code.
 
-1. Collect every text that a person can read: rows of findings and reasons, help, exit codes, arguments of `_`, `N_` and
-   `Phrase`, and literal titles, columns, labels and reasons of next steps.
+1. Collect every text that a person can read: rows of findings, reasons and broker logs, help, exit codes, arguments
+   of `_`, `N_` and `Phrase`, and literal titles, columns, labels and reasons of next steps.
 2. Merge them into each `.po`: translations stay, texts that are gone go, new ones are listed and stay English.
 3. Compile each `.mo`, which the wheel carries.
 
@@ -27,6 +27,7 @@ from babel.messages.pofile import read_po, write_po
 from formats.config.tables import CONFIG_FILES
 from mqtool import exits, words
 from mqtool.commands import COMMANDS, command_of
+from recover.broker.log_lines import ROWS
 from recover.broker.recovery import Mode
 from recover.findings import derived_codes, log_codes, store_codes
 from recover.findings.code import Remedy
@@ -84,6 +85,7 @@ def _texts() -> Iterator[str]:
         yield from (code.meaning, code.cause, code.broker, code.action)
     for reason in REASONS.values():
         yield from (reason.meaning, reason.cause, reason.broker, reason.action)
+    yield from (row.meaning for row in ROWS)
     # facts that are texts themselves
     yield from STATE_TEXT.values()
     yield from (*get_args(Action), *get_args(Mode))
