@@ -37,8 +37,8 @@ from recover.change.owner import acting, acting_owner, permission_remedy, refuse
 from recover.change.places import Places, check_alone, check_changeable, check_space, room_for
 from recover.change.preconditions import StaleRefusal, check, check_same_store, check_watched, compare, detach
 from recover.change.steps import batches, work_of
-from recover.findings.code import Interrupted, Refusal
-from recover.findings.model import few
+from recover.findings.code import N_, Interrupted, Refusal
+from recover.findings.model import Phrase, few
 from recover.store.reading import file_crc, kept_open
 
 Progress = Callable[[int, int, str], None]
@@ -65,12 +65,12 @@ def store_locked(
                 tidy(root)
                 yield
         except OSError as error:
-            remedy = f"Check the disk and its free space, then run {again} again."
+            remedy: str = Phrase("Check the disk and its free space, then run {again} again.", again=again)
             if isinstance(error, PermissionError) and acting_owner() is not None:
                 remedy = permission_remedy(error.filename or root)
-            raise Refusal(
-                f"{error.strerror} ({error.filename or 'no file name'}); {standing}", remedy, errno=error.errno,
-            ) from error
+            raise Refusal(Phrase("{error} ({file}); {standing}", error=error.strerror,
+                                 file=error.filename or N_("no file name"), standing=standing), remedy,
+                          errno=error.errno) from error
 
 
 def has_leftovers(root: Path) -> bool:
@@ -95,7 +95,7 @@ def apply_plan(
     Places(root, given).check_plan(plan)
     journal = None if journal is None else journal.absolute()
     beside = {*_undo_data(open_runs(root, given)), *([journal] if journal else [])}
-    with store_locked(root, given, "nothing was changed", "the command", as_root=as_root, beside=beside):
+    with store_locked(root, given, N_("nothing was changed"), N_("the command"), as_root=as_root, beside=beside):
         run = _begun(root, plan, given)
         if run is None:
             with kept_open():
@@ -170,7 +170,7 @@ def _resumable(root: Path, parts: Iterable[Path | str]) -> Run:
 
 
 def _nothing_to_resume() -> Refusal:
-    return Refusal("there is no unfinished run", "`mqtool journal {store}` shows what was done.")
+    return Refusal(N_("there is no unfinished run"), N_("`mqtool journal {store}` shows what was done."))
 
 
 def resume(
@@ -183,7 +183,7 @@ def resume(
     found = open_runs(root)
     if not found and not has_leftovers(root):
         raise _nothing_to_resume()
-    with store_locked(root, parts, "the run is still unfinished", "the command", as_root=as_root,
+    with store_locked(root, parts, N_("the run is still unfinished"), N_("the command"), as_root=as_root,
                       beside=_undo_data(found)):
         run = _resumable(root, parts)
         if run.state == "undoing":
@@ -200,8 +200,8 @@ def refuse_if_unfinished(root: Path, parts: Iterable[Path | str] = ()) -> None:
 def _unfinished(run: Run) -> Refusal:
     _ = run.plan  # do not recommend resume or undo where they would refuse
     return Refusal(
-        f"the run {run.id} ({run.header['command']}) is {run.state}",
-        "Complete it (`mqtool resume {store}`), or undo it (`mqtool undo {store}`).",
+        Phrase("the run {run} ({command}) is {state}", run=run.id, command=run.header["command"], state=run.state),
+        N_("Complete it (`mqtool resume {store}`), or undo it (`mqtool undo {store}`)."),
         run=run.id,
     )
 
@@ -219,15 +219,13 @@ def _check_for_resume(run: Run) -> None:
         if not is_there and run.statuses[number] != "untouched":
             continue
         if not is_there or file_crc(staged) != (content.size, content.crc32c):
-            raise Refusal(
-                f"the staged content for {step.file} is damaged", "`mqtool undo {store}` undoes the run.",
-                file=step.file, run=run.id,
-            )
+            raise Refusal(Phrase("the staged content for {file} is damaged", file=step.file),
+                          "`mqtool undo {store}` undoes the run.", file=step.file, run=run.id)
     try:
         check_unchanged(run, range(len(steps)))
         check_watched(run.plan, run.root)
     except StaleRefusal as refusal:
-        refusal.remedy = "the store was changed since the run began; `mqtool undo {store}` undoes the run"
+        refusal.remedy = N_("the store was changed since the run began; `mqtool undo {store}` undoes the run")
         raise
     check_changeable(run.root, steps, run.places, run.kept())
 
@@ -280,17 +278,19 @@ def _one_batch(run: Run, batch: list[int]) -> None:
 
 def _reverted(run: Run, error: OSError | Refusal) -> Refusal:
     """Revert the begun steps after a failure; return the refusal to raise."""
-    reason = error.message if isinstance(error, Refusal) else f"{error.strerror} ({error.filename or run.path.name})"
+    reason = error.message if isinstance(error, Refusal) else Phrase(
+        "{error} ({file})", error=error.strerror, file=error.filename or run.path.name)
     try:
         disk.unlink(run.path / "reserve")
         record(run, "undo", reason=reason)
         revert_begun(run, None, never)
     except (OSError, Refusal) as second:
         return Refusal(
-            f"{reason}; reverting the begun steps failed too: {second}",
+            Phrase("{reason}; reverting the begun steps failed too: {second}", reason=reason, second=str(second)),
             "Check the disk, then run `mqtool undo {store}`: the saved bytes are in the journal.", run=run.id,
         )
-    return Refusal(f"{reason}; the begun steps were reverted, the store is as before", "check the disk", run=run.id)
+    return Refusal(Phrase("{reason}; the begun steps were reverted, the store is as before", reason=reason),
+                   "check the disk", run=run.id)
 
 
 # --- Undo.
@@ -314,10 +314,10 @@ def undo(
     root, parts = root.absolute(), tuple(parts)
     last = last_run(root)
     if last is None and not has_leftovers(root):
-        raise Refusal("no run was applied to this store, or all were undone",
-                      "`mqtool journal {store}` shows what was done.")
+        raise Refusal(N_("no run was applied to this store, or all were undone"),
+                      N_("`mqtool journal {store}` shows what was done."))
     _refuse_pruned(last)
-    with store_locked(root, parts, "the undo is not complete", "`mqtool undo {store}`", as_root=as_root,
+    with store_locked(root, parts, N_("the undo is not complete"), "`mqtool undo {store}`", as_root=as_root,
                       beside=_undo_data([last])):
         run = last_run(root, parts)
         if run is None:
@@ -336,7 +336,7 @@ def would_undo(root: Path, parts: Iterable[Path | str] = (), *, as_root: bool = 
     with acting(root, parts, as_root=as_root, beside=_undo_data([last])):
         run = last_run(root, parts)
         if run is None:
-            raise Refusal("there is no run to undo", "`mqtool journal {store}` shows what was done.")
+            raise Refusal(N_("there is no run to undo"), N_("`mqtool journal {store}` shows what was done."))
         refuse_if_held(root)
         check_for_undo(run)
         return run
@@ -349,8 +349,8 @@ def last_run(root: Path, parts: Iterable[Path | str] = ()) -> Run | None:
 
 def _refuse_pruned(run: Run | None) -> None:
     if run is not None and run.pruned_ms is not None:
-        raise Refusal(f"run {run.id} cannot be undone: its undo data were removed by `mqtool journal --prune`",
-                      "`mqtool journal {store}` shows what was done.", run=run.id)
+        raise Refusal(Phrase("run {run} cannot be undone: its undo data were removed by `mqtool journal --prune`",
+                             run=run.id), N_("`mqtool journal {store}` shows what was done."), run=run.id)
 
 
 def check_for_undo(run: Run) -> None:
@@ -379,13 +379,14 @@ def check_unchanged(run: Run, numbers: Iterable[int]) -> None:
             if step.file not in changed and not work_of(run, number).is_unchanged(status, last.get(step.file)):
                 changed.append(step.file)
         except OSError as error:
-            raise Refusal(f"{step.file} cannot be read: {error.strerror}", file=step.file) from error
+            raise Refusal(Phrase("{file} cannot be read: {error}", file=step.file, error=error.strerror),
+                          file=step.file) from error
     if changed:
-        is_one = len(changed) == 1
         raise Refusal(
-            f"{few(changed)} {'is' if is_one else 'are'} not as the run {run.id} left {'it' if is_one else 'them'}",
-            f"something else has changed this store: compare by hand, the saved bytes are in {run.data}; "
-            "move that folder out of the store to continue with the store as it is",
+            Phrase("{files} is not as the run {run} left it" if len(changed) == 1 else
+                   "{files} are not as the run {run} left them", files=few(changed), run=run.id),
+            Phrase("something else has changed this store: compare by hand, the saved bytes are in {data}; "
+            "move that folder out of the store to continue with the store as it is", data=run.data),
             files=changed, run=run.id,
         )
 
@@ -478,6 +479,7 @@ def prune(root: Path, *, as_root: bool = False) -> list[RunInfo]:
                 for run in found:
                     remove_undo_data(run)
         except OSError as error:
-            raise Refusal(f"{error.strerror} ({error.filename or 'no file name'}); undo data are left",
+            raise Refusal(Phrase("{error} ({file}); {standing}", error=error.strerror,
+                                 file=error.filename or N_("no file name"), standing=N_("undo data are left")),
                           "Check the disk, then run the command again.", errno=error.errno) from error
     return [run.info() for run in found]

@@ -45,7 +45,8 @@ def probe(store: Path) -> int | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise Refusal(f"lock cannot be opened: {error.strerror}", "run as the broker's user") from error
+        raise Refusal(Phrase("lock cannot be opened: {error}", error=error.strerror),
+                      N_("run as the broker's user")) from error
     try:
         return _holder(fd)
     finally:
@@ -59,7 +60,7 @@ def holder_of(store: Store) -> int | None:
     return store.lock_holder[0]
 
 
-def refuse_if_held(root: Path, remedy: str = "stop the broker first", *, broker: bool = True) -> None:
+def refuse_if_held(root: Path, remedy: str = N_("stop the broker first"), *, broker: bool = True) -> None:
     """`Refusal` (8) naming who holds the store, where `store_lock` would give it; makes and locks nothing. `broker`:
     also where that is a process with a pid, and so no other mqtool."""
     holder = probe(root)
@@ -79,7 +80,8 @@ def only_run(stream: IO[bytes], path: Path) -> None:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise Refusal(f"another mqtool uses {path}", "Wait until it has ended, or name another file.",
+        raise Refusal(Phrase("another mqtool uses {path}", path=path),
+                      N_("Wait until it has ended, or name another file."),
                       path=str(path)) from error
     except OSError:
         pass  # a file system without locks
@@ -180,9 +182,8 @@ def _acquire(store: Path) -> tuple[int, bool]:
                     with contextlib.suppress(OSError):
                         disk.unlink(path)
                         disk.set_times(store, made_at)
-                raise Refusal(
-                    f"the store's lock cannot be taken: {error.strerror}", _remedy(error, store), errno=error.errno
-                ) from error
+                raise Refusal(Phrase("the store's lock cannot be taken: {error}", error=error.strerror),
+                              _remedy(error, store), errno=error.errno) from error
     raise Refusal("the store's lock file keeps changing", "find the other process that uses this store")
 
 
@@ -192,7 +193,7 @@ def _lock_or_refuse(fd: int) -> None:
     except OSError as error:
         if error.errno not in _BUSY:
             raise
-        raise _held_by(_holder(fd), "stop the broker first") from error
+        raise _held_by(_holder(fd), N_("stop the broker first")) from error
 
 
 def _settle(store: Path) -> bool:
@@ -225,7 +226,7 @@ def _lock_byte(fd: int) -> None:
 
 def _remedy(error: OSError, store: Path) -> str:
     if error.errno == errno.EROFS:
-        return "the file system is read-only: mount it writable, or make a recovered copy with --output"
+        return N_("the file system is read-only: mount it writable, or make a recovered copy with --output")
     if error.errno in (errno.EACCES, errno.EPERM):
         return permission_remedy(store)
     if error.errno in (errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP):

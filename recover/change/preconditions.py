@@ -20,7 +20,8 @@ from recover.change.content import LazyContent
 from recover.change.journal import runs
 from recover.change.lock import is_own_lock_file
 from recover.change.model import FileState, InPlace, Install, Plan, RetireFolder, Step, StoreIdentity, changed_file
-from recover.findings.code import BY_HAND, Refusal
+from recover.findings.code import BY_HAND, N_, Refusal
+from recover.findings.model import Phrase
 from recover.store.memo import Stamp, stamp_of
 from recover.store.reading import READ, crc32c, file_crc, kind_of
 from recover.store.source import open_file
@@ -62,11 +63,11 @@ class StaleRefusal(Refusal):
     """The store has changed since it was read."""
 
     def __init__(self, message: str, **facts: object) -> None:
-        remedy = "the store was changed since it was read; `{again}` makes a plan for its present state"
+        remedy = N_("the store was changed since it was read; `{again}` makes a plan for its present state")
         super().__init__(message, remedy, **facts)
 
 
-_TOUCHED = "was changed after the plan was made, although its mtime did not change"
+_TOUCHED = N_("was changed after the plan was made, although its mtime did not change")
 
 
 def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> Plan:
@@ -90,7 +91,7 @@ def refuse_if_changed(root: Path, seen: Mapping[str, Stamp]) -> None:
     """`Refusal` naming the first of the files and folders that is not as the scan found it."""
     for file, stamp in seen.items():
         if stamp_of(root / file) != stamp:
-            raise StaleRefusal(f"{file} changed while the store was read", file=file)
+            raise StaleRefusal(Phrase("{file} changed while the store was read", file=file), file=file)
 
 
 def _id_of(plan: Plan) -> str:
@@ -135,21 +136,23 @@ def observe(root: Path, file: str, *, folder: bool = False, watched: bool = Fals
     except OSError as error:
         raise _unreadable(file, error) from error
     if not watched and not stat.S_ISREG(status.st_mode):
-        raise Refusal(f"{file} is not a file but {kind_of(status.st_mode)}",
-                      BY_HAND.replace("{file}", file), file=file)
+        raise Refusal(Phrase("{file} is not a file but {kind}", file=file, kind=kind_of(status.st_mode)),
+                      Phrase(BY_HAND, file=file), file=file)
     if file == "lock" and is_own_lock_file(path):
         return FileState(file, False)
     return FileState(file, True, status.st_size, status.st_mtime_ns, ctime_ns=status.st_ctime_ns)
 
 
 def _unreadable(file: str, error: OSError) -> Refusal:
-    return Refusal(f"{file} cannot be read: {error.strerror}", "check the disk first", file=file)
+    return Refusal(Phrase("{file} cannot be read: {error}", file=file, error=error.strerror),
+                   N_("check the disk first"),
+                   file=file)
 
 
 def _observe_folder(path: Path, file: str) -> FileState:
     status = os.lstat(path)
     if not path.is_dir():
-        raise Refusal(f"{file} is not a folder", file=file)
+        raise Refusal(Phrase("{file} is not a folder", file=file), file=file)
     size, digest = 0, crc32c(os.fsencode(os.readlink(path)) if stat.S_ISLNK(status.st_mode) else b"")
     for entry in _below(path) if stat.S_ISDIR(status.st_mode) else ():
         inside = entry.stat(follow_symlinks=False)
@@ -177,7 +180,8 @@ def observe_step(root: Path, step: Step) -> FileState:
     state = observe(root, step.file)
     if not state.exists:
         if isinstance(step, InPlace):
-            raise StaleRefusal(f"{step.file} does not exist, {step.kind} needs it", file=step.file)
+            raise StaleRefusal(Phrase("{file} does not exist, {kind} needs it", file=step.file, kind=step.kind),
+                               file=step.file)
         return state
     start, stop = (step.start, min(step.stop, state.size)) if isinstance(step, InPlace) else (0, state.size)
     ctime_ns = os.lstat(root / step.file).st_ctime_ns
@@ -198,10 +202,10 @@ def check(plan: Plan, root: Path) -> None:
     planned = check_same_store(plan, root)
     earlier = {run.state: run.path.name for run in runs(root) if run.header["plan"] == plan.id}
     if "applied" in earlier:
-        raise Refusal(f"this plan was carried out already, by run {earlier['applied']}",
-                      "`mqtool journal {store}` shows what was done.", run=earlier["applied"])
+        raise Refusal(Phrase("this plan was carried out already, by run {run}", run=earlier["applied"]),
+                      N_("`mqtool journal {store}` shows what was done."), run=earlier["applied"])
     if identify(root, plan.parts).commitlog != planned.commitlog:
-        raise StaleRefusal("the commitlog files differ from those when the plan was made")
+        raise StaleRefusal(N_("the commitlog files differ from those when the plan was made"))
     # a file that this plan changed and undo restored has another ctime, and is the same
     was_undone = "undone" in earlier
     for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
@@ -212,12 +216,14 @@ def check(plan: Plan, root: Path) -> None:
 
 
 def _stale(sealed: FileState, now: FileState, what: str) -> StaleRefusal:
-    return StaleRefusal(f"{sealed.file} {what}", file=sealed.file, planned_size=sealed.size, size=now.size)
+    return StaleRefusal(Phrase("{file} {what}", file=sealed.file, what=what), file=sealed.file,
+                        planned_size=sealed.size, size=now.size)
 
 
 def _check_existence(sealed: FileState, now: FileState) -> None:
     if now.exists != sealed.exists:
-        raise _stale(sealed, now, f"{'appeared' if now.exists else 'is gone'} since the plan was made")
+        raise _stale(sealed, now, N_("appeared since the plan was made") if now.exists else
+                     N_("is gone since the plan was made"))
 
 
 def check_same_store(plan: Plan, root: Path) -> StoreIdentity:
@@ -227,8 +233,8 @@ def check_same_store(plan: Plan, root: Path) -> StoreIdentity:
     now = identify(root, plan.parts)
     if now.root != plan.store.root and now.inode != plan.store.inode:
         raise Refusal(
-            f"the plan was made for {plan.store.root}, not for {now.root}",
-            "apply it there, or make a plan for this store", planned=plan.store.root,
+            Phrase("the plan was made for {planned}, not for {root}", planned=plan.store.root, root=now.root),
+            N_("apply it there, or make a plan for this store"), planned=plan.store.root,
         )
     return plan.store
 
@@ -247,7 +253,7 @@ def check_watched(plan: Plan, root: Path, *, at_first: bool = False) -> None:
         now = observe(root, sealed.file, watched=True)
         _check_existence(sealed, now)
         if now.mtime_ns != sealed.mtime_ns or (now.size != sealed.size and not is_own):
-            raise _stale(sealed, now, "was written after the plan was made")
+            raise _stale(sealed, now, N_("was written after the plan was made"))
         if at_first and sealed.ctime_ns != now.ctime_ns and sealed.ctime_ns and not is_own:
             raise _stale(sealed, now, _TOUCHED)
 
@@ -264,13 +270,14 @@ def compare(root: Path, sealed: FileState, *, whole_file: bool = False) -> FileS
     if not now.exists:
         return now
     if now.size != sealed.size:
-        raise _stale(sealed, now, f"has {now.size} bytes, {sealed.size} when the plan was made")
+        raise _stale(sealed, now, Phrase("has {size} bytes, {planned} when the plan was made", size=now.size,
+                                         planned=sealed.size))
     if now.mtime_ns != sealed.mtime_ns:
-        raise _stale(sealed, now, "was written after the plan was made")
+        raise _stale(sealed, now, N_("was written after the plan was made"))
     if sealed.folder and now.crc32c != sealed.crc32c:
-        raise _stale(sealed, now, "holds different files than when the plan was made")
+        raise _stale(sealed, now, N_("holds different files than when the plan was made"))
     stop = None if sealed.folder else sealed.stop
     if stop is not None and _checksum(root, sealed.file, sealed.start, stop) != sealed.crc32c:
-        where = "" if whole_file else f" in {sealed.start}..{stop}"
-        raise _stale(sealed, now, f"holds different bytes{where} than when the plan was made")
+        raise _stale(sealed, now, N_("holds different bytes than when the plan was made") if whole_file else Phrase(
+            "holds different bytes in {start}..{stop} than when the plan was made", start=sealed.start, stop=stop))
     return now

@@ -144,6 +144,19 @@ def test_the_log_of_a_broker_is_explained_in_chinese_and_its_document_in_english
     assert english_clauses(meaning) and end and said.stdout.splitlines()[-len(document["next"]) - 1].startswith(first)
 
 
+def test_a_refusal_is_told_in_chinese_and_its_document_in_english(tmp_path: Path) -> None:
+    root, plan = real_store("clean-manyfiles-5.3.3", tmp_path), tmp_path / "plan.json"
+    damage("bit-in-body", root, 0)
+    assert mqtool("recover", root, "--dry-run", "--plan-out", plan).code < 8
+    (root / "commitlog" / "00000000000000000000").touch()
+    for line in (("apply", plan, "--yes"), ("undo", root, "--yes"), ("resume", root, "--yes")):
+        said = mqtool(*line, "--lang", "zh_CN")
+        first = said.stderr.splitlines()[0]
+        assert said.code == 8 and CHINESE.search(first) and english_clauses(said.stderr) == [], said.stderr
+        error = mqtool(*line, "--lang", "zh_CN", "--json").document["error"]
+        assert english_clauses(error["message"]) and not CHINESE.search(str(error))
+
+
 def test_the_locale_decides_without_the_option(struck: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
     assert CHINESE.search(mqtool("doctor", struck).stdout)

@@ -11,8 +11,10 @@ It does not judge a translation; `tests/project/test_words.py` holds the facts i
 from __future__ import annotations
 
 import ast
+import errno
 import inspect
 import io
+import os
 import re
 import sys
 from collections.abc import Collection, Iterator
@@ -52,6 +54,8 @@ MARKS = {"N_", "Phrase"}
 """The same of recover."""
 CONSTANTS = {"_GROUP_COLUMNS", "_QUEUES", "_INDEX", "_LOG", "_TITLES"}
 """Names of columns that are not written where the table is."""
+ERRORS = (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Errors of the system that stores meet: refusals quote their texts."""
 Text = tuple[str | None, str]
 _LINE = r"mqtool [a-z-]+(?: (?:--[a-z-]+|\{\w+\}))*"
 _COMMAND = re.compile(rf"{_LINE}(?:   \(or: {_LINE}\))?")
@@ -92,6 +96,7 @@ def _texts() -> Iterator[str]:
     for module in (log_codes, store_codes, derived_codes):
         yield from (text for text in vars(module).values() if isinstance(text, Remedy))
     yield from (file.lost for file in CONFIG_FILES)
+    yield from map(os.strerror, ERRORS)
     yield from (what for what, _ in KNOWN_PARTS.values())
     for row in exits.TABLE:
         yield from (row.name, row.meaning)
