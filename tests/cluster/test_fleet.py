@@ -191,6 +191,7 @@ class TestOnSpark:
         large = [backups / name / "store" for name in ("host-0", "host-2")]
         (backups / "host-2" / "store" / "large").write_bytes(bytes(64 << 20))
         (backups / "host-0" / "store" / "large").write_bytes(bytes(64 << 20))
+        time.sleep(2.1)  # a store that was just written to has no fingerprint, and would have one in the second run
         words = (f"{backups}/*/store", "--json")
         whole = fleet_verify(*words, "--into", tmp_path / "whole").document
         scan, both = SparkEngine.scan_log, threading.Barrier(len(large))
