@@ -33,7 +33,7 @@ from recover.change.preconditions import refuse_if_changed, seal
 from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import HIDDEN, FindingList, builtins_of, is_secret
+from recover.findings.model import HIDDEN, FindingList, Phrase, builtins_of, is_secret
 from recover.log.scan import KnownLog, Stamps, stamps_of
 from recover.look.live import settled
 from recover.look.store import settings_of, settings_of_options
@@ -276,10 +276,10 @@ class Change(Struct):
                 raise UsageRefusal("--journal is for a change in place, --output makes a copy",
                                    "Leave one of them out.")
             check_target(sources_of(store), output)
-        only_looks = choice.consent.dry_run and output is None
-        beside_broker = only_looks and choice.plan_out is None and not choice.engine.on_spark
+        in_place, dry = output is None, choice.consent.dry_run
+        beside_broker = in_place and dry and choice.plan_out is None and not choice.engine.on_spark
         refuse_if_held(root, BESIDE_BROKER, broker=not beside_broker)
-        if output is None and not only_looks:
+        if in_place and not dry:
             refuse_if_unfinished(root, choice.store.parts)
         return settled(store) if beside_broker else store
 
@@ -396,8 +396,9 @@ class Change(Struct):
         sizes = assumed_sizes(store, plan)
         made.assumptions += assumptions_of(sizes)
         made.assumed_settings |= sizes
-        made.assumptions += [f"the records of {item.file} belong to this log, for which there is no other evidence"
-                             for item in made.before.findings if item.code == FILE_ALONE]
+        made.assumptions += [
+            Phrase("the records of {file} belong to this log, for which there is no other evidence", file=item.file)
+            for item in made.before.findings if item.code == FILE_ALONE]
         plan = structs.replace(plan, summary={
             **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
             "mendable_messages": made.mendable_messages, "store_options": self._remembered(store.options),
