@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 WORKERS ?= auto
+# One more than there are processors, for what waits for real brokers and clusters most of the time.
+PATIENT = $(if $(filter auto,$(WORKERS)),$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1),$(WORKERS))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
@@ -96,7 +98,7 @@ test: lint
 
 test-deep: setup
 	@$(BIN)/python -m tests.support.toolchain
-	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "deep and not long"
+	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(PATIENT) --dist worksteal -m "deep and not long"
 
 test-long: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long or (deep and not broker)"

@@ -572,7 +572,7 @@ def test_a_log_folder_of_the_conf_that_is_not_mounted_is_a_log_that_is_gone(tmp_
 @few(("line", "key", "value", "right"), [
     *((line, "mappedFileSizeCommitLog", 1 << 30, 1 << 20) for line in COMMANDS),
     (("verify",), "mappedFileSizeConsumeQueue", 6_000_000, 20_000), (("verify",), "maxHashSlotNum", 5_000_000, 500),
-], quick=(0, 5, 6))
+], quick=(0, 2, 5, 6))
 def test_a_size_that_the_files_contradict_is_told_with_its_own_remedy(
     line: tuple[str, ...], key: str, value: int, right: int, tmp_path: Path,
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from recover.cluster.session import running_session, session_for, spark_settings, stop_session
-from tests.cluster.cluster import Cluster, cluster, free_port
+from tests.cluster.cluster import UNCHECKED, Cluster, cluster, free_port
 from tests.support.plans import quick_folder
 
 _SECONDS = 60
@@ -35,7 +35,7 @@ def _site(folder: Path) -> Iterator[None]:
         for name, value in (
             ("SPARK_CONF_DIR", str(folder)), ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"),
             ("AWS_REGION", "us-east-1"), ("AWS_EC2_METADATA_DISABLED", "true"),
-            ("JDK_JAVA_OPTIONS", f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -XX:+UseSerialGC"),
+            ("JDK_JAVA_OPTIONS", f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {UNCHECKED}"),
         ):
             patch.setenv(name, value)
         yield

@@ -103,7 +103,7 @@ def nested(count: int, seed: int) -> Iterator[bytes]:
         at += len(message(at, body))
 
 
-@few("name", STORES, quick=2)
+@few("name", STORES, quick=(0, 3))
 def test_every_column_is_what_each_record_says(name: str) -> None:
     found = rows(unpacked(name), WHOLE)
     assert found == one_by_one(unpacked(name)) != []
@@ -112,7 +112,7 @@ def test_every_column_is_what_each_record_says(name: str) -> None:
             {"phy_offset": row["phy_offset"], column: row[column]} for row in found]
 
 
-@pytest.mark.parametrize(("recipe", "name"), sampled(of_area("log", "files", "crash"), STORES, quick=3, one_in=24))
+@pytest.mark.parametrize(("recipe", "name"), sampled(of_area("log", "files", "crash"), STORES, quick=2, one_in=80))
 def test_splits_of_a_damaged_log_have_each_record_once(tmp_path: Path, recipe: str, name: str) -> None:
     root = real_store(name, tmp_path)
     strike(recipe, root)
@@ -122,7 +122,7 @@ def test_splits_of_a_damaged_log_have_each_record_once(tmp_path: Path, recipe: s
         assert rows(root, size) == wanted, size
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(2, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(1, 4))])
 def test_a_message_in_the_body_of_another_is_no_row_wherever_a_split_begins(tmp_path: Path, seed: int) -> None:
     content = b"".join(nested(60, seed))
     root = log_file(tmp_path, content + encode_blank(len(content) // 4096 * 4096 + 4096 - len(content)),

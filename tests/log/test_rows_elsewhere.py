@@ -107,7 +107,7 @@ def planned(root: Path, engine: Elsewhere | None = None) -> object:
     return [step.json() for step in made.plan.steps], contents, made.plan.loss
 
 
-@pytest.mark.parametrize(("recipe", "name"), sampled(RECIPES, EVERY, quick=2, one_in=160))
+@pytest.mark.parametrize(("recipe", "name"), sampled(RECIPES, EVERY, quick=2, one_in=400))
 def test_a_damaged_store_is_judged_the_same_wherever_rows_are(recipe: str, name: str, tmp_path: Path) -> None:
     root = real_store(name, tmp_path) if name != SYNTH else synth_store(
         tmp_path / "s", messages=600, mapped_file_size=32 * 1024).root

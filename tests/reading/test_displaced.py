@@ -73,7 +73,7 @@ def assert_placed(name: str, root: Path) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "name", "seed"), sampled(of_area("displaced"), STORES, range(6), quick=4, one_in=120))
+    ("recipe", "name", "seed"), sampled(of_area("displaced"), STORES, range(6), quick=4, one_in=240))
 def test_whole_records_come_back_to_where_they_say(recipe: str, name: str, seed: int, tmp_path: Path) -> None:
     root = copy_store(unpacked(name), tmp_path / "store")
     try:
@@ -180,7 +180,7 @@ def test_export_marks_the_topic_that_the_queues_contradict(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("how", "name", "seed"), sampled(
-    SPOILT, (PLAIN, MANY, "killed-5.5.0", "killed-lmq-4.9.7"), range(6), quick=3, one_in=8))
+    SPOILT, (PLAIN, MANY, "killed-5.5.0", "killed-lmq-4.9.7"), range(6), quick=3, one_in=24))
 def test_better_of_two_files_with_one_name_is_kept(how: str, name: str, seed: int, tmp_path: Path) -> None:
     root = copy_store(unpacked(name), tmp_path / "store")
     spoilt_copy_first(root, random.Random(seed), how)

@@ -323,8 +323,8 @@ def left_over(store: Drill, recipe: str, found: Result, planned: Result) -> int:
 
 @pytest.mark.parametrize(("name", "recipe"), [
     *chosen(SAMPLE, quick=6),
-    *sampled(STORES, [name for name in RECIPES if name not in (*CONFIG, *WITNESS, *SNAPSHOT)], one_in=40),
-    *sampled(WITH_CONFIG, CONFIG, one_in=20),
+    *sampled(STORES, [name for name in RECIPES if name not in (*CONFIG, *WITNESS, *SNAPSHOT)], one_in=120),
+    *sampled(WITH_CONFIG, CONFIG, one_in=60),
 ])
 def test_whatever_is_broken_anywhere_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
     store = drill(name)
@@ -387,7 +387,7 @@ def ends_in_zeros(record: plain.Record) -> bool:
     return bool(record.properties) and record.content.endswith(b"\0")
 
 
-@pytest.mark.parametrize(("name", "recipe"), [*chosen(EXPORTED, quick=5), *sampled(all_stores(), RECIPES, one_in=300)])
+@pytest.mark.parametrize(("name", "recipe"), [*chosen(EXPORTED, quick=5), *sampled(all_stores(), RECIPES, one_in=700)])
 def test_an_export_holds_exactly_the_intact_records(
     name: str, recipe: str, store: Callable[[str], Path], tmp_path: Path,
 ) -> None:

@@ -35,7 +35,7 @@ OF_KINDS = ("nothing", "log-unmounted", "bit-in-body", "topics-missing")
 _LONGEST = 8
 _SAMPLE = 1
 CHOSEN = {
-    ("clean-5.3.3", "bit-in-body"), ("clean-multipath-4.9.7", "page-random"),
+    ("clean-plain-4.9.7", "bit-in-body"), ("clean-multipath-4.9.7", "page-random"),
     ("clean-5.3.3", "consumer-offset-above-max"), ("clean-4.5.1", "log-all-missing"),
     ("clean-manyfiles-5.3.3", "log-middle-missing"), ("clean-plain-4.9.7", "topics-missing"),
     ("clean-expired-5.5.0", "nothing"), ("kinds/killed-dledger-5.3.3", "log-unmounted"),

@@ -92,7 +92,7 @@ def test_t22_messages_of_missing_last_files_are_lost_and_named(drill: Start, fil
         assert messages(store.root) == store.intact
 
 
-@few("witness", ["queues", "index", "checkpoint"], quick=(0,))
+@few("witness", ["queues", "index", "checkpoint"], quick=(0, 2))
 def test_t22_missing_end_of_the_log_is_no_start(drill: Start, witness: str) -> None:
     store = drill(MANY_FILES)
     used = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)]

@@ -53,7 +53,7 @@ def missed(before: Path, after: Path, version: str) -> list[Missed]:
 
 
 @pytest.mark.parametrize(("name", "recipe", "seed"), [
-    *sampled(("killed-5.5.0",), RECIPES, (0,), quick=4), *sampled(STORES, RECIPES, (1, 2, 3), one_in=20),
+    *sampled(("killed-5.5.0",), RECIPES, (0,), quick=4), *sampled(STORES, RECIPES, (1, 2, 3), one_in=40),
 ])
 def test_recover_is_never_worse_than_the_broker_alone(drill: Start, name: str, recipe: str, seed: int) -> None:
     """Or it refuses, lists messages, and writes nothing."""

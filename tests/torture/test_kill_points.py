@@ -77,7 +77,7 @@ def test_a_kill_before_every_operation(name: str, lock: bool, one_in: int, folde
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.deep if name in ("everything", "folders") else pytest.mark.long)
+    pytest.param(name, marks=pytest.mark.deep if name == "folders" else pytest.mark.long)
     for name in sorted(PLANS)
 ])
 def test_killed_again_and_again_while_resuming(name: str, folder: Path) -> None:
@@ -95,7 +95,8 @@ def test_killed_again_and_again_while_resuming(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(("name", "one_in"), [
     ("everything", 80), ("folders", 30),
-    *(pytest.param(name, 4, marks=pytest.mark.deep) for name in PLANS),
+    *(pytest.param(name, 12, marks=pytest.mark.deep) for name in PLANS),
+    *(pytest.param(name, 4, marks=pytest.mark.long) for name in PLANS),
 ])
 def test_a_kill_with_the_undo_data_on_another_disk(
     name: str, one_in: int, folder: Path, disk: Path, count: Count
