@@ -367,6 +367,24 @@ def test_record_that_begins_in_the_properties_of_another_one_comes_back(tmp_path
     assert_placed(PLAIN, root)
 
 
+@pytest.mark.parametrize("field", [0, 8], ids=["offset", "size"])
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_one_wrong_entry_does_not_keep_a_record_from_its_place_among_others(
+    share: float, field: int, shifted: Callable[..., Path]
+) -> None:
+    """What follows it in the file, as in the log, entries name: a log that parted there would not go on alike."""
+    root = shifted(by=-512)
+    found = whole(MANY, root)
+    displaced = sorted(found.anywhere.keys() - found.in_place)
+    at = displaced[int(share * len(displaced))]
+    named = at.to_bytes(8, "big") + len(found.anywhere[at]).to_bytes(4, "big")
+    (path,) = (path for path in root.glob("consumequeue/*/*/*") if named in path.read_bytes())
+    content = bytearray(path.read_bytes())
+    content[content.index(named) + field + (7 if field == 0 else 3)] ^= 1
+    path.write_bytes(content)
+    assert_placed(MANY, root)
+
+
 def test_chunks_are_reordered_in_a_file_of_several_only(tmp_path: Path) -> None:
     """Files of 64 KiB: some seeds choose chunks of that length."""
     refused = 0
