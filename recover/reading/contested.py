@@ -2,8 +2,9 @@
 
 1. A place that an intact record of the log holds is not contested: dead ranges alone are filled.
 2. The witnesses of a candidate: a queue unit that names it (offset, size, and place in the queue); that its file is the
-   one that has this place; the candidates next to it in the same file; the intact records, or the end mark, between
-   which its run fits without a gap; its queue, which lacks just this message there, or the index, if the log has no
+   one that has this place, or that it stands at the same position of another log file, as a write to the wrong file
+   leaves it; the candidates next to it in the one file; the intact records, or the end mark, between which its run fits
+   without a gap; its queue, which lacks just this message there, or the index, if the log has no
    message of its queue. A property CRC and a second copy are none: a producer can send both in a body.
 3. Two are needed. A file that is no part of the log is itself no witness, and no candidate of it is one for another:
    there a unit must name one of the run, or the run must fill its place exactly.
@@ -124,9 +125,11 @@ def _weights(found: Candidates, rows: Rows, matched: Rows, dead: Dead, file_size
     before = begin == dead.starts[ranges]
     behind = (end == dead.stops[ranges]) | (rows["queue"][last] < 0)
     bases = np.array([-1 if source.base is None else source.base for source in found.sources], dtype=np.int64)
-    own = bases[rows["source"][starts]] == begin // file_size * file_size
-    weight = own + before.astype(np.int64) + behind + (own & (lengths > 1)) + np.minimum(named, 2) + (named > 0)
-    weight[~own & (named == 0) & ~(before & behind)] = 0
+    base = bases[rows["source"][starts]]
+    own = base == begin // file_size * file_size
+    level = (base >= 0) & (rows["position"][starts] == begin % file_size)
+    weight = (own | level) + before.astype(np.int64) + behind + (own & (lengths > 1)) + np.minimum(named, 2) + (named > 0)
+    weight[~own & ~level & (named == 0) & ~(before & behind)] = 0
     return np.asarray(weight[run])
 
 

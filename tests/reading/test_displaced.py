@@ -143,6 +143,16 @@ def test_without_queues_and_index_the_file_and_the_neighbours_are_witnesses(
     assert whole(MANY, root).in_place >= left.anywhere.keys()
 
 
+@pytest.mark.parametrize(("name", "seed"), [(MANY, 1), (MANY, 2), ("killed-5.5.0", 3)])
+def test_without_queues_and_index_pages_of_two_files_are_exchanged_again(name: str, seed: int, tmp_path: Path) -> None:
+    """They stand at the position in the one file that they had in the other, and their queues lack them there."""
+    root = copy_store(unpacked(name), tmp_path / "store")
+    damage("log-page-of-other-file", root, seed)
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    assert_placed(name, root)
+
+
 def test_restored_log_of_a_copy_is_the_same_and_leaves_the_source_alone(
     shifted: Callable[..., Path], tmp_path: Path
 ) -> None:
