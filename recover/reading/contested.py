@@ -128,7 +128,8 @@ def _weights(found: Candidates, rows: Rows, matched: Rows, dead: Dead, file_size
     base = bases[rows["source"][starts]]
     own = base == begin // file_size * file_size
     level = (base >= 0) & (rows["position"][starts] == begin % file_size)
-    weight = (own | level) + before.astype(np.int64) + behind + (own & (lengths > 1)) + np.minimum(named, 2) + (named > 0)
+    units = np.minimum(named, 2) + (named > 0)
+    weight = units + (own | level) + before + behind + (own & (lengths > 1))
     weight[~own & ~level & (named == 0) & ~(before & behind)] = 0
     return np.asarray(weight[run])
 
