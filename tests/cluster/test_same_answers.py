@@ -21,7 +21,7 @@ from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.cluster.twice import SPARK, from_now_on, needs_spark, same_answers, same_changes
 from tests.scenarios.drill import all_stores
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import real_store, strike, struck_store
 from tests.support.trees import assert_same_tree, contents, tree_digest
 
@@ -62,9 +62,9 @@ def test_spark_says_and_does_what_the_local_engine_does(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("filters", [
+@few("filters", [
     (), ("--include", "stale,superseded,system"), pytest.param(("--tag", "Tag4"), marks=pytest.mark.long),
-], ids=" ".join)
+], ids=" ".join, quick=1)
 def test_executors_write_parquet_by_topic_and_day_with_the_rows_of_the_local_engine(
     filters: tuple[str, ...], folder: Path,
 ) -> None:
