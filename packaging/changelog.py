@@ -2,7 +2,8 @@
 
 1. A change comes with a file in `changelog/unreleased/`, in the form of `changelog/TEMPLATE.md`.
 2. A release moves these files to `changelog/VERSION/`, beside a `summary.md` that says what the release is about.
-3. CHANGELOG.md is written anew from all of `changelog/`, the newest release first: it is never edited.
+3. CHANGELOG.md is written anew from all of `changelog/`, the newest release first: it is never edited. Nobody had a
+   version before the first one: of that, it has the summary alone, and says where its changes are.
 
 A test compares CHANGELOG.md with what this writes, and checks the form of each file.
 """
@@ -47,11 +48,14 @@ def read_change(path: Path) -> Change:
     return Change(kind, int(named[1]), " ".join(text.split()))
 
 
-def release_text(folder: Path) -> str:
+def release_text(folder: Path, *, first: bool) -> str:
     """Return the section of one release: its date and summary, then its changes by kind and issue."""
     date, _, summary = (folder / _SUMMARY).read_text().partition("\n\n")
     lines = [f"## {folder.name} - {date.removeprefix('Date: ')}", "", summary.strip(), ""]
     changes = sorted(map(read_change, (path for path in folder.iterdir() if path.name != _SUMMARY)))
+    if first:
+        place = f"changelog/{folder.name}"
+        return "\n".join([*lines, f"How it came to be, one file a change: [{place}]({place}).", ""])
     for kind in KINDS:
         items = [change for change in changes if change.kind == kind]
         if items:
@@ -64,7 +68,7 @@ def changelog_text(folder: Path) -> str:
     """Return the whole of CHANGELOG.md for a folder of releases."""
     releases = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name)]
     releases.sort(key=lambda path: [int(part) for part in path.name.split(".")], reverse=True)
-    return "\n".join([_HEAD, *map(release_text, releases)])
+    return "\n".join([_HEAD, *(release_text(path, first=path == releases[-1]) for path in releases)])
 
 
 def release(root: Path, version: str, today: datetime.date) -> None:

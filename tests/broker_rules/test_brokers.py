@@ -140,7 +140,7 @@ def _refused(content: bytes, record: Record, bits: int) -> list[tuple[bytes, str
 
 
 @pytest.mark.parametrize("store", [
-    pytest.param(name, marks=() if name in ("clean-5.3.3", "killed-v2-ipv6-5.3.3") else pytest.mark.long)
+    pytest.param(name, marks=() if name == "killed-v2-ipv6-5.3.3" else pytest.mark.long)
     for name in STORES
 ])
 def test_no_release_refuses_what_verify_takes_for_intact(store: str) -> None:

@@ -19,6 +19,7 @@ from fixtures.damage import damage
 from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
+from tests.support.sampling import sampled
 from tests.support.stores import real_store
 from tests.support.trees import assert_unchanged
 
@@ -44,8 +45,9 @@ def _no_log(root: Path) -> None:
     (root / "commitlog").mkdir()
 
 
-@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0"])
-@pytest.mark.parametrize("harm", [_healthy, _bit, _no_queues, _no_checkpoint, _no_log])
+@pytest.mark.parametrize(("name", "harm"), sampled(
+    ["clean-5.3.3", "killed-5.5.0"], [_healthy, _bit, _no_queues, _no_checkpoint, _no_log], quick=5,
+))
 def test_doctor_answers_as_predict_and_leads_where_verify_leads(
     name: str, harm: Callable[[Path], None], tmp_path: Path,
 ) -> None:

@@ -46,7 +46,7 @@ from recover.store.columns import DEFAULT_MEMORY
 from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import broker_conf, flip, real_store, struck_store, unpacked, write_at
 from tests.support.trees import assert_unchanged
 
@@ -224,7 +224,7 @@ def test_raw_is_the_records_one_after_another(tmp_path: Path) -> None:
     assert out.read_bytes() == b"".join(due[offset].content for offset in sorted(due))
 
 
-@pytest.mark.parametrize(("filters", "fits"), [
+@few(("filters", "fits"), [
     (("--topic", "Topic?"), lambda m: len(m["topic"]) == 6 and m["topic"].startswith("Topic")),
     (("--topic", "TopicA", "--queue", 1), lambda m: m["topic"] == "TopicA" and m["queue"] == 1),
     (("--queue-offsets", "5:9"), lambda m: 5 <= m["queue_offset"] < 9),
@@ -232,7 +232,7 @@ def test_raw_is_the_records_one_after_another(tmp_path: Path) -> None:
     (("--tag", "Tag4"), lambda m: m["tags"] == "Tag4"),
     (("--property", "TAGS=Tag1"), lambda m: m["properties"].get("TAGS") == "Tag1"),
     (("--include", "system", "--topic", "RMQ_SYS*"), lambda m: m["stored_topic"].startswith("RMQ_SYS")),
-])
+], quick=(0, 2, 5))
 def test_a_filter_leaves_what_fits(filters: tuple[object, ...], fits: Callable[[dict[str, Any]], bool]) -> None:
     every = sound("--include", "system") if "--include" in filters else sound()
     due = [m for m in every if fits(m) or ("--topic" in filters and fits({**m, "topic": m["stored_topic"]}))]
@@ -384,9 +384,9 @@ def test_the_real_topic_of_a_damaged_message_is_as_doubtful_as_its_properties(tm
     assert pyarrow.parquet.read_table(table).column("properties").to_pylist()[0] is None
 
 
-@pytest.mark.parametrize(("field", "option"), [
+@few(("field", "option"), [
     ("topic", "--topic"), ("queue", "--queue"), ("tags", "--tag"), ("unique_key", "--key"), ("msg_id", "--msg-id"),
-])
+], quick=(0, 3))
 def test_filters_take_of_damaged_messages_what_is_legible(
     field: str, option: str, store: Callable[[str], Path], tmp_path: Path,
 ) -> None:
@@ -774,7 +774,7 @@ def test_messages_in_a_part_that_is_not_read_are_told(kind: str, part: str, mess
     assert (sent.code, sent.document["complete"]) == (8, False)
 
 
-@pytest.mark.parametrize("kind", ["ndjson", "parquet"])
+@few("kind", ["ndjson", "parquet"], quick=(1,))
 def test_a_stopped_export_says_how_it_goes_on_and_leaves_nothing_that_cannot(kind: str, tmp_path: Path) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
     synth_store(tmp_path / "store", messages=5_000, mapped_file_size=32 << 20)
@@ -847,9 +847,9 @@ def test_a_sound_store_comes_out_as_it_is(name: str, tmp_path: Path) -> None:
     assert not (out / ".mqtool").exists()
 
 
-@pytest.mark.parametrize("recipe", [
+@few("recipe", [
     "page-random", "log-middle-missing", "crash-everything-derived", "config-cut-bak-missing",
-])
+], quick=(0, 2))
 def test_what_is_intact_of_a_damaged_store_keeps_its_places(
     recipe: str, store: Callable[[str], Path], tmp_path: Path,
 ) -> None:
@@ -872,9 +872,9 @@ def test_what_is_intact_of_a_damaged_store_keeps_its_places(
     assert (document["unreachable_messages"], document["misaligned_units"]) == (0, 0)
 
 
-@pytest.mark.parametrize("filters", [
+@few("filters", [
     ("--topic", "Topic?"), ("--topic", "TopicA", "--queue", 1), ("--queue-offsets", "5:30"), ("--limit", 100),
-])
+], quick=(1, 3))
 def test_a_part_of_a_store_keeps_its_places(filters: tuple[object, ...], tmp_path: Path) -> None:
     root, out = unpacked("clean-5.3.3"), tmp_path / "out"
     document = exported_store(root, out, *filters)
@@ -943,7 +943,7 @@ def test_no_message_makes_no_store_and_an_existing_folder_is_left_alone(tmp_path
 # --- A terminal obeys what it is sent.
 
 
-@pytest.mark.parametrize(("form", "code"), [("csv", 16), ("raw", 16), ("ndjson", 0), ("csv --force", 0)])
+@few(("form", "code"), [("csv", 16), ("raw", 16), ("ndjson", 0), ("csv --force", 0)], quick=(1, 2, 3))
 def test_forms_with_control_characters_go_to_a_terminal_only_by_force(form: str, code: int) -> None:
     main, terminal = pty.openpty()
     line = ["export", str(unpacked("clean-5.3.3")), "-o", "-", "--limit", "3", "--format", *form.split()]
@@ -971,7 +971,7 @@ def test_each_message_says_where_it_was_read(tmp_path: Path) -> None:
         assert content == records[each["phy_offset"]].content and each["copy"] == 0
 
 
-@pytest.mark.parametrize("form", ["ndjson", "parquet"])
+@few("form", ["ndjson", "parquet"], quick=(1,))
 def test_copies_of_a_message_count_once(form: str, tmp_path: Path) -> None:
     """An image with three copies of a log, and the log itself."""
     files = [path.read_bytes() for path in sorted((unpacked(STORE) / "commitlog").iterdir())]

@@ -21,6 +21,7 @@ from recover.broker.versions import BrokerVersion, boundaries
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
 from tests.support import plain_reader as plain
+from tests.support.sampling import few
 from tests.support.stores import real_store, unpacked, write_at
 from tests.support.trees import assert_unchanged, tree_digest
 
@@ -104,7 +105,7 @@ def test_of_two_files_of_offsets_the_one_that_the_broker_reads_counts(
     ("true", "lmqConsumerOffset.json", False), ("false", "consumerOffset.json", False),
     (None, "lmqConsumerOffset.json", False),
 ])
-@pytest.mark.parametrize("broker", ["4.9.7", "5.3.3"])
+@few("broker", ["4.9.7", "5.3.3"], quick=(1,))
 def test_offsets_in_the_file_that_the_broker_does_not_read_are_forgotten(
     lmq: str | None, file: str, forgotten: bool, broker: str, store: Callable[[str], Path],
 ) -> None:
@@ -146,7 +147,7 @@ def test_group_and_topic_choose_rows() -> None:
     assert rows_of(root, "--group", "nobody") == {}
 
 
-@pytest.mark.parametrize(("broker", "rewinds"), [("4.5.2", True), ("4.9.7", False), ("5.3.3", False)])
+@few(("broker", "rewinds"), [("4.5.2", True), ("4.9.7", False), ("5.3.3", False)], quick=(0, 1))
 def test_an_offset_above_the_end_is_a_finding_that_clamping_ends(
     broker: str, rewinds: bool, store: Callable[[str], Path],
 ) -> None:
@@ -230,7 +231,7 @@ def test_offsets_that_cannot_be_read_are_said_to_be(store: Callable[[str], Path]
     assert {found["code"] for found in result.document["findings"]} & {"config-lost", "start-refused"}
 
 
-@pytest.mark.parametrize("recipe", [None, "page-zeroed", "consumer-offset-above-max"])
+@few("recipe", [None, "page-zeroed", "consumer-offset-above-max"], quick=(1, 2))
 def test_predict_and_recover_list_the_same_rows(
     recipe: str | None, store: Callable[[str], Path], tmp_path: Path,
 ) -> None:
@@ -438,11 +439,11 @@ def test_a_sound_store_has_nothing_to_be_done(tmp_path: Path) -> None:
     assert "No message is known to be lost." in page.text and "No changes are needed." in page.text
 
 
-@pytest.mark.parametrize(("name", "recipe"), [
+@few(("name", "recipe"), [
     ("clean-manyfiles-5.3.3", "log-middle-missing"), ("clean-plain-4.9.7", "log-all-missing"),
     ("clean-empty-5.3.3", ""), ("kinds/clean-rocksdb-5.5.0", ""), ("kinds/clean-dledger-5.3.3", ""),
     ("killed-v2-ipv6-5.3.3", "page-random"),
-])
+], quick=(0, 1, 3))
 def test_a_page_comes_of_every_store(name: str, recipe: str, tmp_path: Path) -> None:
     root = real_store(name, tmp_path / "stores")
     if recipe:

@@ -32,6 +32,7 @@ from recover.store.config_files import STATE_TEXT, State
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import LOG_FOLDERS
 from tests.support.commitlog import placed_records
+from tests.support.sampling import few
 from tests.support.stores import EXPECTED, STORES, copy_store, flip, log_place, real_store, unpacked, write_at
 from tests.support.trees import assert_unchanged
 
@@ -395,7 +396,7 @@ def test_a_field_that_verify_refuses_fails_its_check(field: str, value: int, che
     assert [each["name"] for each in item["checks"] if each["ok"] is False] == [check]
 
 
-@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-v2-ipv6-5.3.3", "clean-propcrc-5.3.3"])
+@few("name", ["clean-5.3.3", "killed-v2-ipv6-5.3.3", "clean-propcrc-5.3.3"], quick=(1, 2))
 @given(data=st.data())
 @settings(max_examples=120)
 def test_a_check_of_inspect_fails_if_and_only_if_the_verdict_refuses(name: str, data: st.DataObject) -> None:
@@ -570,10 +571,10 @@ def test_a_log_folder_of_the_conf_that_is_not_mounted_is_a_log_that_is_gone(tmp_
     assert mqtool("recover", "--broker-conf", conf, "--yes").code & 8
 
 
-@pytest.mark.parametrize(("line", "key", "value", "right"), [
+@few(("line", "key", "value", "right"), [
     *((line, "mappedFileSizeCommitLog", 1 << 30, 1 << 20) for line in COMMANDS),
     (("verify",), "mappedFileSizeConsumeQueue", 6_000_000, 20_000), (("verify",), "maxHashSlotNum", 5_000_000, 500),
-])
+], quick=(0, 5, 6))
 def test_a_size_that_the_files_contradict_is_told_with_its_own_remedy(
     line: tuple[str, ...], key: str, value: int, right: int, tmp_path: Path,
 ) -> None:

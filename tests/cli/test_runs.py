@@ -24,6 +24,7 @@ from recover.change.preconditions import seal
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
 from tests.support.plans import count_operations, killed_at
+from tests.support.sampling import few
 from tests.support.stores import broker_conf, copy_store, real_store, write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
@@ -337,7 +338,7 @@ def test_a_plan_file_that_is_there_is_refused_before_the_scan(store: Path, tmp_p
         assert ("exists already" in ran.stderr) != scans and (ran.returncode == 8) != scans, ran.stderr
 
 
-@pytest.mark.parametrize("how", [("--dry-run",), ("--yes", "--mend-bits")])
+@few("how", [("--dry-run",), ("--yes", "--mend-bits")], quick=(1,))
 def test_a_recover_opens_each_file_of_the_store_a_few_times(store: Path, how: tuple[str, ...]) -> None:
     path = store / "commitlog" / "00000000000000000000"
     content = bytearray(path.read_bytes())
@@ -354,7 +355,7 @@ def test_a_recover_opens_each_file_of_the_store_a_few_times(store: Path, how: tu
     assert opened[str(path)] and max(opened.values()) <= 8, opened.most_common(5)
 
 
-@pytest.mark.parametrize("said", [("--set", "aclSecretKey=geheim"), ("--set=aclSecretKey=geheim",), None])
+@few("said", [("--set", "aclSecretKey=geheim"), ("--set=aclSecretKey=geheim",), None], quick=(1, 2))
 def test_secrets_of_a_command_line_are_in_no_file_and_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: tuple[str, ...] | None
 ) -> None:

@@ -33,6 +33,7 @@ from recover.export.send import (
 from recover.findings.code import Refusal, UsageRefusal
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
+from tests.support.sampling import few
 from tests.support.stores import unpacked
 from tests.support.trees import assert_unchanged
 
@@ -67,7 +68,7 @@ def test_every_message_that_consumers_know_goes_out_once_from_a_file_as_from_the
     assert (of_file["topics"], of_file["left_out"]) == (document["topics"], document["left_out"])
 
 
-@pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3", "killed-5.5.0"])
+@few("name", ["clean-4.5.1", "clean-5.3.3", "killed-5.5.0"], quick=(0, 1))
 def test_delayed_messages_go_out_if_no_later_record_delivered_them(name: str) -> None:
     root = unpacked(name)
     found = plain.records(root)

@@ -30,6 +30,7 @@ from mqtool.printer import Printer, Progress, table
 from mqtool.text import clean
 from recover.findings.code import NotAStore, Refusal, UsageRefusal
 from tests.cli.runner import mqtool
+from tests.support.sampling import few, sampled
 from tests.support.stores import real_store, unpacked
 
 # --- The frame around every command: help, exit codes, errors, one document.
@@ -240,7 +241,7 @@ def without_reader(stream: str, *line: object) -> subprocess.CompletedProcess[by
     return done
 
 
-@pytest.mark.parametrize("line", ["exit-codes", "exit-codes --json", "--help", "verify --help"])
+@few("line", ["exit-codes", "exit-codes --json", "--help", "verify --help"], quick=(1, 2))
 def test_closed_stdout_ends_quietly(line: str) -> None:
     done = without_reader("stdout", *line.split())
     assert done.returncode == 0
@@ -256,8 +257,9 @@ def test_the_answer_does_not_need_a_reader_of_stderr(form: tuple[str, ...], tmp_
     assert b"bad-body-crc" in done.stdout
 
 
-@pytest.mark.parametrize("line", ["verify STORE", "verify STORE --json", "export STORE -o -", "--help"])
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(("line", "closed"), sampled(
+    ["verify STORE", "verify STORE --json", "export STORE -o -", "--help"], [">&-", "2>&-", ">&- 2>&-"], quick=4,
+))
 def test_streams_that_were_closed_before_the_start_take_nothing(line: str, closed: str) -> None:
     command = line.replace("STORE", str(unpacked("clean-5.3.3")))
     done = subprocess.run(["sh", "-c", f"{sys.executable} -m mqtool {command} {closed}"], cwd=ROOT, timeout=60,

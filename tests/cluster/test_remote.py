@@ -27,6 +27,7 @@ from recover.repair import rebuild
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import free_port
 from tests.cluster.twice import SPARK, from_now_on, needs_spark, no_java, plain
+from tests.support.sampling import few
 from tests.support.stores import real_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -138,10 +139,10 @@ def two(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return root, uploaded(root, endpoint, "two")
 
 
-@pytest.mark.parametrize("line", [
+@few("line", [
     ("verify", "--only", "commitlog,index"), ("predict", "--broker", "4.9.7"), ("groups",),
     ("query", "--phy-offset", "0", "--body"), ("query", "--topic", "Orders", "--limit", "5"),
-], ids=" ".join)
+], ids=" ".join, quick=(1, 3))
 def test_commands_that_read_answer_on_s3_as_on_a_disk(two: tuple[Path, str], line: tuple[str, ...]) -> None:
     here, there = (mqtool(line[0], root, *line[1:], "--json") for root in two)
     assert there.code == here.code, there.stderr
@@ -366,16 +367,21 @@ def door(endpoint: str) -> Iterator[Counter]:
     counter.close()
 
 
+@pytest.fixture(scope="module")
+def eighty(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The place of two log files of 40 MB, filled with messages."""
+    root = _large(tmp_path_factory.mktemp("eighty"), messages=1000, file_size=40 << 20)
+    assert sum(path.stat().st_size for path in (root / "commitlog").iterdir()) == 80 << 20
+    return uploaded(root, endpoint, "eighty")
+
+
 @pytest.mark.parametrize("engine", [
     (), pytest.param(SPARK[:-2], marks=pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, Spark: {no_java()}")),
 ], ids=["threads", "Spark"])
 def test_verify_of_the_log_alone_moves_the_log_once_and_nothing_else(
-    engine: tuple[str, ...], endpoint: str, door: Counter, tmp_path: Path
+    engine: tuple[str, ...], endpoint: str, door: Counter, eighty: str
 ) -> None:
-    root = _large(tmp_path, messages=1000, file_size=40 << 20)
-    place = uploaded(root, endpoint, f"three-{len(engine)}").replace(endpoint, door.endpoint)
-    size = sum(path.stat().st_size for path in (root / "commitlog").iterdir())
-    assert size == 80 << 20
+    place, size = eighty.replace(endpoint, door.endpoint), 80 << 20
     found = mqtool("verify", place, "--only", "commitlog", "--json", *engine)
     assert found.code == 0, found.stderr
     assert found.document["commitlog"]["messages"] == 1000
@@ -397,11 +403,11 @@ def test_a_message_is_fetched_from_s3_without_its_file(endpoint: str, door: Coun
 
 
 @pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, SQL on S3: {no_java()}")
-def test_a_store_on_s3_is_asked_in_sql_as_one_on_a_disk(spark: Any, two: tuple[Path, str]) -> None:
-    for kind in ("commitlog", "consumequeue", "index", "findings"):
-        here, there = ([row.asDict() for row in spark.read.format(f"rocketmq-{kind}").option("splitSize", 1000003)
-                        .load(str(place)).collect()] for place in two)
-        assert [row.pop("store") for row in here + there] == [str(two[0])] * len(here) + [two[1]] * len(there)
-        for row in here + there:
-            row.pop("remedy", None)
-        assert sorted(there, key=str) == sorted(here, key=str) != [], kind
+@few("kind", ["commitlog", "consumequeue", "index", "findings"], quick=(0, 3))
+def test_a_store_on_s3_is_asked_in_sql_as_one_on_a_disk(spark: Any, two: tuple[Path, str], kind: str) -> None:
+    here, there = ([row.asDict() for row in spark.read.format(f"rocketmq-{kind}").option("splitSize", 1000003)
+                    .load(str(place)).collect()] for place in two)
+    assert [row.pop("store") for row in here + there] == [str(two[0])] * len(here) + [two[1]] * len(there)
+    for row in here + there:
+        row.pop("remedy", None)
+    assert sorted(there, key=str) == sorted(here, key=str) != []

@@ -21,7 +21,7 @@ from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.cluster.twice import SPARK, from_now_on, needs_spark, same_answers, same_changes
 from tests.scenarios.drill import all_stores
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import real_store, strike, struck_store
 from tests.support.trees import assert_same_tree, contents, tree_digest
 
@@ -62,9 +62,9 @@ def test_spark_says_and_does_what_the_local_engine_does(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("filters", [
+@few("filters", [
     (), ("--include", "stale,superseded,system"), pytest.param(("--tag", "Tag4"), marks=pytest.mark.long),
-], ids=" ".join)
+], ids=" ".join, quick=1)
 def test_executors_write_parquet_by_topic_and_day_with_the_rows_of_the_local_engine(
     filters: tuple[str, ...], folder: Path,
 ) -> None:
@@ -140,6 +140,15 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
     ran, out = from_now_on(), tmp_path / "out"
     assert mqtool("export", tmp_path / "s", "-o", out, "--format", "parquet", *WHOLE).code == 0
     assert 0 < sum(stage.resultSize() for stage in ran()) <= A_MESSAGE * messages + A_QUEUE * topics * queues
+    # a start after a kill reads the log from its first file on, and has nothing to add to the queues
+    (tmp_path / "s" / "abort").touch()
+    ran = from_now_on()
+    small = "--conf", "mqtool.splitSize=1000000"
+    start = mqtool("predict", tmp_path / "s", "--broker", "5.3.3", "--json", *small, *WHOLE)
+    assert start.document["mode"] == "abnormal" and start.document["lost_messages"] == 0
+    assert start.document["start_reads"]["dispatched_records"] == messages
+    # less than half of what their rows take
+    assert 0 < sum(stage.resultSize() for stage in ran()) <= 8 * messages
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from recover.store.mapped_files import MappedFile
 from recover.store.reading import recorded
 from recover.store.source import open_file
 from recover.store.store import Store
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import STORES, real_store, strike, unpacked
 
 WHOLE = 1 << 40
@@ -103,7 +103,7 @@ def nested(count: int, seed: int) -> Iterator[bytes]:
         at += len(message(at, body))
 
 
-@pytest.mark.parametrize("name", STORES)
+@few("name", STORES, quick=2)
 def test_every_column_is_what_each_record_says(name: str) -> None:
     found = rows(unpacked(name), WHOLE)
     assert found == one_by_one(unpacked(name)) != []

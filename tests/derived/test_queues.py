@@ -35,6 +35,7 @@ from recover.reading.doubts import read
 from recover.reading.facts import Facts
 from recover.store.columns import Rows
 from recover.store.store import Store
+from tests.support.sampling import few
 
 # --- The class that a cell of a queue gets from the log, clause by clause.
 
@@ -141,7 +142,7 @@ def one_by_one(root: Path) -> list[dict[str, Any]]:
         return verdicts(root)
 
 
-@pytest.mark.parametrize("name", FEW)
+@few("name", FEW, quick=3)
 def test_any_changed_byte_gets_the_verdict_of_a_look(name: str, store: StoreCopy) -> None:
     root, choice = store(name), random.Random(name)
     files = [path for path in sorted((root / "consumequeue").rglob("*")) if path.is_file()]

@@ -8,12 +8,11 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from formats.basics import hash32, offset_to_name
 from formats.record import encode
 from formats.record.message import make_record
 from tests.cli.runner import mqtool
+from tests.support.sampling import few
 from tests.support.trees import assert_same_tree, tree_digest
 
 PREPARED, COMMIT, ROLLBACK = 4, 8, 12
@@ -106,7 +105,7 @@ HARMS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@few("harm", HARMS, quick=(1, 3, 5, 7, 8))
 def test_recover_makes_them_again_from_the_log(harm: str, tmp_path: Path) -> None:
     root = store(tmp_path / "store")
     sound = content(root, "statetable"), content(root, "redolog")

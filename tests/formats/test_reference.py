@@ -39,11 +39,12 @@ from tests.cluster.twice import plain
 from tests.formats.test_native import KERNELS
 from tests.scenarios.drill import all_stores, log_options
 from tests.support.commitlog import placed_records
+from tests.support.sampling import few
 from tests.support.stores import STORES, real_store
 from tests.support.trees import contents
 
 ROOT = Path(__file__).parents[2]
-IN_EVERY_RUN = ("clean-propcrc-5.3.3", "killed-lmq-4.9.7")
+IN_EVERY_RUN = ("clean-propcrc-5.3.3",)
 _REFUSING = """
 import ctypes, sys
 # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN: as MemoryDenyWriteExecute of systemd has it
@@ -255,7 +256,7 @@ def test_overwritten_records_are_never_taken_where_the_codec_refuses(name: str) 
             assert _disagreement(bytes(content), it.phy_offset) == ""
 
 
-@pytest.mark.parametrize("name", STORES)
+@few("name", STORES, quick=(0, 3))
 def test_properties_of_any_bytes_get_the_same_verdict_or_a_refusal(name: str) -> None:
     dice = random.Random(name)
     for it in dice.sample(placed_records(name), 30):

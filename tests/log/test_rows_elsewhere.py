@@ -31,7 +31,7 @@ from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import ColumnStore, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from tests.support.analysed import opened
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import STORES, copy_store, real_store, strike
 from tests.torture.trouble import failing_reads
 
@@ -107,7 +107,7 @@ def planned(root: Path, engine: Elsewhere | None = None) -> object:
     return [step.json() for step in made.plan.steps], contents, made.plan.loss
 
 
-@pytest.mark.parametrize(("recipe", "name"), sampled(RECIPES, EVERY, quick=4, one_in=160))
+@pytest.mark.parametrize(("recipe", "name"), sampled(RECIPES, EVERY, quick=2, one_in=160))
 def test_a_damaged_store_is_judged_the_same_wherever_rows_are(recipe: str, name: str, tmp_path: Path) -> None:
     root = real_store(name, tmp_path) if name != SYNTH else synth_store(
         tmp_path / "s", messages=600, mapped_file_size=32 * 1024).root
@@ -129,14 +129,14 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).root
 
 
-@pytest.mark.parametrize(("recipe", "splits", "positions"), [
+@few(("recipe", "splits", "positions"), [
     (None, 0, 0), ("checkpoint-missing", 0, 0), ("index-all-missing", 0, 0), ("index-middle-missing", 0, 0),
     ("stale-behind-tail", 0, 0), ("all-queues-missing", 0, 0), ("queue-unit-size", 1, 2 * QUEUE),
     # the damaged split, the log's last, and the three of the index file that is wrong there; a queue, asked twice
     ("bit-in-body", 5, 2 * QUEUE), ("torn-tail", 3, 3 * QUEUE),
     # the split with the older record; the queue that falls back is asked about twice more
     ("record-older-whole", 4, 6 * QUEUE),
-])
+], quick=(0, 4, 6, 7))
 def test_rows_come_of_damage_and_of_what_differs_alone(
     recipe: str | None, splits: int, positions: int, large: Path, tmp_path: Path
 ) -> None:
@@ -194,9 +194,9 @@ def test_many_index_files_are_asked_about_in_as_many_rounds_as_few(tmp_path: Pat
     assert rounds[600] == 2 * rounds[8], "512 files at a time"
 
 
-@pytest.mark.parametrize("recipe", [
+@few("recipe", [
     "index-unit-hash", "index-chain-cycle", "index-short", "index-middle-missing", "index-count-too-large",
-])
+], quick=(0, 3))
 def test_one_index_file_among_many_is_judged_the_same_wherever_rows_are(recipe: str, tmp_path: Path) -> None:
     root = with_index_files(tmp_path / "s", 40)
     damage(recipe, root, 4)

@@ -38,7 +38,7 @@ from tests.cli.runner import mqtool
 from tests.cluster.twice import plain
 from tests.support.analysed import opened
 from tests.support.commitlog import placed_records
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import STORES, copy_store, flip, real_store, strike, unpacked, write_at
 
 # --- The scan of one mapped file: what is intact, where it stops, where it goes on.
@@ -129,7 +129,7 @@ def _named_rows(scan: FileScan) -> list[tuple[Any, tuple[bytes, int]]]:
 # --- Heads of records within each other's bodies, right but for a checksum: judging them costs what their file costs.
 
 
-@pytest.mark.parametrize(("step", "window"), [(24, 64 << 10), (128, 8 << 10)])
+@few(("step", "window"), [(24, 64 << 10), (128, 8 << 10)], quick=(1,))
 def test_intact_records_among_nested_heads_are_found(tmp_path: Path, step: int, window: int) -> None:
     size = 96 << 10
     content = bytearray(nested_heads(size, max(step, HEAD_SIZE + ENDS)))
@@ -312,13 +312,13 @@ def assert_same(queue: MappedFileQueue, split_size: int) -> None:
     assert told(scan_cut(queue, split_size)) == told(scan_log(queue))
 
 
-@pytest.mark.parametrize("name", sampled(EVERY_STORE, quick=8))
+@pytest.mark.parametrize("name", sampled(EVERY_STORE, quick=4))
 def test_a_sound_log_is_the_same_however_it_is_cut(name: str) -> None:
     assert_same(opened(unpacked(name)).commitlog, 1_500)
 
 
 @pytest.mark.parametrize(("recipe", "name"), sampled(
-    sorted(of_area("log", "crash", "files")), ("killed-5.5.0", "synth"), quick=10,
+    sorted(of_area("log", "crash", "files")), ("killed-5.5.0", "synth"), quick=6,
 ))
 def test_a_damaged_log_is_the_same_however_it_is_cut(store: Copies, tmp_path: Path, recipe: str, name: str) -> None:
     root = store(name) if name != "synth" else synth_store(

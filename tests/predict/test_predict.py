@@ -29,7 +29,7 @@ from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.harm import Harm
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, few
 from tests.support.stores import EXPECTED, STORES, flip, real_store, struck_store, write_at
 from tests.support.trees import assert_unchanged
 
@@ -369,13 +369,14 @@ def test_units_of_light_queues_left_out_are_said_to_be_that_and_no_unreachable_m
     assert "lose no message" not in start_line(elsewhere.json(), elsewhere.exit_code)
 
 
-@pytest.mark.parametrize("copies", ["both", "main", "bak"])
-@pytest.mark.parametrize(("name", "field", "value", "by_main", "in_4_9"), [
-    ("topics.json", None, None, True, False), ("topics.json", "perm", "x", True, False),
-    ("topics.json", "attributes", {"queue.type": "Foo"}, False, True),
-    ("subscriptionGroup.json", None, None, True, False),
-    ("topics.json", "attributes", {"queue.type": "SimpleCQ"}, True, True),
-])
+@pytest.mark.parametrize(("name", "field", "value", "by_main", "in_4_9", "copies"), chosen([
+    (*row, copies) for row in (
+        ("topics.json", None, None, True, False), ("topics.json", "perm", "x", True, False),
+        ("topics.json", "attributes", {"queue.type": "Foo"}, False, True),
+        ("subscriptionGroup.json", None, None, True, False),
+        ("topics.json", "attributes", {"queue.type": "SimpleCQ"}, True, True),
+    ) for copies in ("both", "main", "bak")
+], quick=6))
 def test_a_member_of_the_wrong_kind_makes_a_broker_reject_the_text(
     store: Callable[[str], Path], copies: str, name: str, field: str | None, value: object, by_main: bool, in_4_9: bool,
 ) -> None:
@@ -537,7 +538,7 @@ def test_groups_that_never_committed_are_no_forgotten_progress(
 @pytest.mark.parametrize("written", [
     lambda text: "\ufeff" + text, lambda text: text.replace('"', "'"), lambda text: re.sub(r'"(\w+)":', r"\1:", text),
 ], ids=["byte order mark", "single quotes", "bare keys"])
-@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json"])
+@few("name", ["topics.json", "consumerOffset.json"], quick=(0,))
 def test_a_text_that_only_some_releases_read_is_found_and_written_anew(
     store: Callable[[str], Path], name: str, written: Callable[[str], str],
 ) -> None:
@@ -679,7 +680,7 @@ def test_what_verify_has_proven_is_not_counted_again_and_the_answer_is_the_same(
         assert counted == proven, version
 
 
-@pytest.mark.parametrize(("name", "recipe"), chosen(CASES, quick=24, one_in=45))
+@pytest.mark.parametrize(("name", "recipe"), chosen(CASES, quick=12, one_in=45))
 def test_prediction_agrees_with_brokers(name: str, recipe: str, tmp_path: Path) -> None:
     root = real_store(name, tmp_path) if recipe == SOUND else struck_store(name, tmp_path, recipe)[0]
     store = Store.open(root)

@@ -60,7 +60,7 @@ def _content(digest: dict[str, Node], path: str) -> tuple[str, int] | None:
     return None if node is None else (node.sha256, node.size)
 
 
-@pytest.mark.parametrize("name", chosen([(name,) for name in RECIPES], quick=40))
+@pytest.mark.parametrize("name", chosen([(name,) for name in RECIPES], quick=24))
 def test_recipe_does_what_it_says_and_the_same_again(name: str, store: Callable[[str], Path]) -> None:
     if name == "queue-first-file-missing":
         pytest.skip("needs a queue of two files; see test_synth")

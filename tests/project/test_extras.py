@@ -19,6 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from recover.findings.code import EXTRAS
+from tests.support.sampling import few
 from tests.support.stores import unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +76,7 @@ NEEDS = {
 }
 
 
-@pytest.mark.parametrize(("extra", "line"), [(extra, line) for extra, lines in NEEDS.items() for line in lines])
+@few(("extra", "line"), [(extra, line) for extra, lines in NEEDS.items() for line in lines], quick=(1, 5, 7, 11, 12))
 def test_a_command_that_needs_an_extra_names_it_ends_with_8_and_leaves_nothing(
     extra: str, line: str, slim: Path, tmp_path: Path
 ) -> None:

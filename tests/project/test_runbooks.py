@@ -94,7 +94,8 @@ def _typed(command: str, root: Path, language: str) -> list[str]:
 # the Chinese pages have the same commands, but for the page of decisions
 @pytest.mark.parametrize("path", [
     *ENGLISH, DOCS / "zh" / "runbook.md",
-    *(pytest.param(path, marks=pytest.mark.deep) for path in CHINESE if path.stem != "runbook"),
+    *(pytest.param(path, marks=pytest.mark.long if number % 4 else pytest.mark.deep)
+      for number, path in enumerate(path for path in CHINESE if path.stem != "runbook")),
 ], ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_command_of_a_runbook_ends_with_its_exit_code_on_the_damage_it_is_for(path: Path, tmp_path: Path) -> None:
     page = PAGES[path.stem]

@@ -18,6 +18,7 @@ from mqtool.commands import COMMANDS
 from recover.findings.model import CODES, Phrase, finding, listing
 from tests.cli.runner import mqtool
 from tests.support.catalogue import catalogue, texts
+from tests.support.sampling import few
 from tests.support.stores import real_store
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +99,7 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("line", [("doctor",), ("verify",), ("predict",), ("recover", "--dry-run"), ("groups",)])
+@few("line", [("doctor",), ("verify",), ("predict",), ("recover", "--dry-run"), ("groups",)], quick=(0, 2, 3))
 def test_screens_are_chinese_on_request_and_documents_stay_english(line: tuple[str, ...], struck: Path) -> None:
     name, *more = line
     spoken = mqtool(name, struck, *more, "--lang", "zh_CN")
@@ -115,7 +116,7 @@ def english_clauses(screen: str) -> list[str]:
         r"mqtool [a-z-]+|^(?:\w+ {2,})+\w+$", "", screen, flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("recipe", ["crash-power-loss", "log-middle-missing", "topics-missing"])
+@few("recipe", ["crash-power-loss", "log-middle-missing", "topics-missing"], quick=(1, 2))
 def test_a_chinese_screen_has_no_english_clause(recipe: str, tmp_path: Path) -> None:
     """What stays is names of commands, options, files, codes and settings, and columns that brokers name so."""
     root = real_store("clean-manyfiles-5.3.3", tmp_path)

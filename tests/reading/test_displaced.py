@@ -19,7 +19,7 @@ from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options
 from tests.support import plain_reader as plain
 from tests.support.pairs import part_at
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import copy_store, unpacked, write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 from tests.torture.hunt import STORES
@@ -73,7 +73,7 @@ def assert_placed(name: str, root: Path) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "name", "seed"), sampled(of_area("displaced"), STORES, range(6), quick=9, one_in=120))
+    ("recipe", "name", "seed"), sampled(of_area("displaced"), STORES, range(6), quick=4, one_in=120))
 def test_whole_records_come_back_to_where_they_say(recipe: str, name: str, seed: int, tmp_path: Path) -> None:
     root = copy_store(unpacked(name), tmp_path / "store")
     try:
@@ -95,7 +95,7 @@ def shifted(tmp_path: Path) -> Callable[..., Path]:
     return made
 
 
-@pytest.mark.parametrize("by", [-512, -20, -1, 1, 3, 4, 20, 4096])
+@few("by", [-512, -20, -1, 1, 3, 4, 20, 4096], quick=(1, 5))
 @pytest.mark.parametrize("keep_length", [True, False])
 def test_verify_counts_the_displaced_as_messages_with_a_finding_of_their_own(
     by: int, keep_length: bool, shifted: Callable[..., Path]
@@ -190,7 +190,7 @@ def test_export_marks_the_topic_that_the_queues_contradict(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("how", "name", "seed"), sampled(
-    SPOILT, (PLAIN, MANY, "killed-5.5.0", "killed-lmq-4.9.7"), range(6), quick=7, one_in=8))
+    SPOILT, (PLAIN, MANY, "killed-5.5.0", "killed-lmq-4.9.7"), range(6), quick=3, one_in=8))
 def test_better_of_two_files_with_one_name_is_kept(how: str, name: str, seed: int, tmp_path: Path) -> None:
     root = copy_store(unpacked(name), tmp_path / "store")
     spoilt_copy_first(root, random.Random(seed), how)
@@ -334,8 +334,7 @@ def with_copy(tmp_path: Path) -> Callable[[str, Path], tuple[Path, Path]]:
     return made
 
 
-@pytest.mark.parametrize("has_queues", [True, False])
-@pytest.mark.parametrize("name", ["{}.bak", "old-{}"])
+@pytest.mark.parametrize(("has_queues", "name"), sampled([True, False], ["{}.bak", "old-{}"], quick=2))
 def test_damaged_messages_come_back_from_a_file_of_another_name(
     with_copy: Callable[[str, Path], tuple[Path, Path]], name: str, *, has_queues: bool
 ) -> None:

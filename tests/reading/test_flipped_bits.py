@@ -21,6 +21,7 @@ from recover.reading.restore import flipped_back
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import log_options
 from tests.support.commitlog import Placed, is_intact, placed_records
+from tests.support.sampling import few
 from tests.support.stores import copy_store, log_place, real_store, unpacked
 from tests.support.trees import assert_same_tree, contents, tree_digest
 
@@ -98,7 +99,7 @@ def test_a_message_whose_place_is_not_lost_is_left_alone() -> None:
     assert flipped_back(damaged, 1000, [elsewhere, here]) is not None
 
 
-@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-v2-ipv6-5.3.3"])
+@few("name", ["clean-4.5.1", "killed-v2-ipv6-5.3.3"], quick=(1,))
 def test_recover_puts_the_very_bytes_back_when_asked_to(name: str, tmp_path: Path) -> None:
     store = real_store(name, tmp_path)
     mqtool("recover", store, "--yes")
@@ -242,10 +243,10 @@ def test_properties_that_are_no_text_and_lack_the_keys_of_the_index_are_damaged(
     assert (made["damaged_messages"], sum(entry["messages"] for entry in made["plan"]["loss"])) == (1, 1)
 
 
-@pytest.mark.parametrize(("fields", "after_its_end"), [
+@few(("fields", "after_its_end"), [
     (("TAGS", "KEYS"), b""), (("TAGS", "queue_offset"), b""), (("KEYS", "queue_offset", "TAGS"), b""),
     (("body", "queue_offset"), b""), (("TAGS",), b"something after the end of the file, which is written anew"),
-])
+], quick=(2, 4))
 def test_several_wrong_bits_of_one_record_take_one_run(
     fields: tuple[str, ...], after_its_end: bytes, tmp_path: Path
 ) -> None:

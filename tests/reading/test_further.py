@@ -57,7 +57,7 @@ def assert_healed(found: Pair, *options: str) -> Result:
 
 
 @pytest.mark.parametrize(("relation", "name", "seed"), sampled(
-    (SAME, DIVERGED, FOREIGN), STORES, range(15), quick=9, one_in=40))
+    (SAME, DIVERGED, FOREIGN), STORES, range(15), quick=4, one_in=40))
 def test_random_pair(relation: str, name: str, seed: int, tmp_path: Path) -> None:
     assert_healed(pair(name, seed, relation, tmp_path), "--extend", "--max-loss", "all")
 

@@ -21,7 +21,7 @@ from recover.log.judge import Claim, most_claimed
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.commitlog import Placed, placed_records
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import flip, log_place, strike
 
 # --- Queue files are gone, and a field that no checksum covers is wrong: the log alone shows which, or it is told.
@@ -64,7 +64,7 @@ BITS = (
 )
 
 
-@pytest.mark.parametrize(("name", "changed"), sampled(NAMES, BITS, quick=6))
+@pytest.mark.parametrize(("name", "changed"), sampled(NAMES, BITS, quick=3))
 def test_the_log_alone_shows_what_number_and_queue_a_record_has(
     store: Callable[[str], Path], name: str, changed: tuple[str, str, int]
 ) -> None:
@@ -201,7 +201,7 @@ CASES: list[tuple[str, list[Fault]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "faults"), CASES)
+@few(("name", "faults"), CASES, quick=(0, 3, 5))
 def test_each_of_several_neighbouring_faults_is_put_right(
     store: Callable[[str], Path], name: str, faults: list[Fault]
 ) -> None:

@@ -19,7 +19,7 @@ from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options
 from tests.support import plain_reader as plain
 from tests.support.commitlog import Placed, placed_records
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import copy_store, log_place, unpacked, write_at
 from tests.torture.hunt import BY_CONTRACT, Outcome, judged, older_records_at_the_end
 
@@ -115,7 +115,7 @@ def test_copy_of_the_message_before_it_in_its_queue_gives_way_if_it_is_an_hour_o
 
 
 # the last: one copy alone of a queue looks like a record of the queue that ends at its number
-@pytest.mark.parametrize(("name", "seed"), [(STORE, 0), (STORE, 1), ("killed-v2-ipv6-5.3.3", 2)])
+@few(("name", "seed"), [(STORE, 0), (STORE, 1), ("killed-v2-ipv6-5.3.3", 2)], quick=1)
 def test_copies_of_records_after_the_end_displace_nothing(tmp_path: Path, name: str, seed: int) -> None:
     root = copy_store(unpacked(name), tmp_path / "store")
     rng = random.Random(seed)
@@ -215,7 +215,7 @@ def test_file_of_another_log_that_no_unit_names_is_told_by_the_index(tmp_path: P
 
 @pytest.mark.parametrize(("name", "index"), sampled(
     ("clean-manyfiles-5.3.3", "killed-5.5.0", "clean-expired-5.5.0"),
-    ("whole", "newest gone", "first gone", "another log's"), quick=6,
+    ("whole", "newest gone", "first gone", "another log's"), quick=3,
 ))
 def test_sound_file_that_no_unit_names_stays_this_logs(tmp_path: Path, name: str, index: str) -> None:
     root = copy_store(unpacked(name), tmp_path / "store")
@@ -244,9 +244,9 @@ def test_file_that_nothing_else_speaks_for_is_an_assumption_of_recover(tmp_path:
     assert any(path.name in text for text in done.document["assumptions"])
 
 
-@pytest.mark.parametrize(("name", "other"), [
+@few(("name", "other"), [
     ("00000000000000131072", "clean-propcrc-5.3.3"), ("00000000000000000000", "clean-restarts-5.5.0"),
-])
+], quick=1)
 def test_newer_file_of_another_log_makes_no_other_files_stale(tmp_path: Path, name: str, other: str) -> None:
     """No queue and no index is left: only the files themselves tell which of them is the odd one."""
     store = "clean-multipath-4.9.7"
@@ -370,7 +370,7 @@ def raised(placed: Placed, field: str, more: int) -> bytes:
 
 
 @pytest.mark.parametrize(("name", "field", "more"), sampled(
-    STORES, ("queue_offset", "store_timestamp"), (3, 50, 1 << 27, 1 << 40, 1 << 61), quick=5,
+    STORES, ("queue_offset", "store_timestamp"), (3, 50, 1 << 27, 1 << 40, 1 << 61), quick=2,
 ))
 def test_a_wrong_number_or_time_right_before_damage_makes_no_stale_records(
     store: Callable[[str], Path], name: str, field: str, more: int

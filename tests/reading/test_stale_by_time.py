@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
+from tests.support.sampling import few
 from tests.support.stores import copy_store, flip, log_place, unpacked, write_at
 
 STORE = "clean-5.3.3"
@@ -37,7 +38,7 @@ def _key(record: plain.Record) -> tuple[str, int, bool]:
     return record.topic, record.queue_id, record.has_unit
 
 
-@pytest.mark.parametrize("bit", [20, 28, 33, 40])
+@few("bit", [20, 28, 33, 40], quick=(0, 2))
 def test_message_that_its_queue_names_outweighs_a_time_before_its_neighbours(bit: int, tmp_path: Path) -> None:
     root = copy_store(unpacked(STORE), tmp_path / "store")
     try:

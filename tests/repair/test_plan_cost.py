@@ -19,6 +19,7 @@ from recover.change.model import Install, Plan, Retire, RetireFolder, Step, Writ
 from recover.change.preconditions import seal
 from recover.findings.code import Interrupted
 from tests.cli.runner import Result, mqtool
+from tests.support.sampling import few
 from tests.support.stores import copy_store, real_store
 from tests.support.trees import assert_unchanged
 
@@ -73,7 +74,7 @@ def _said(done: Result) -> str:
     return " ".join(done.stderr.split())
 
 
-@pytest.mark.parametrize("make", [zeroed, retired, replaced])
+@few("make", [zeroed, retired, replaced], quick=1)
 def test_a_plan_that_takes_the_log_away_is_refused_with_both_figures(make: Any, store: Path) -> None:
     held = messages(store)
     plan = made_by_hand(store, make(store), lost_messages=0)
@@ -133,13 +134,13 @@ def test_a_run_that_was_never_ours_is_not_completed_at_that_cost(store: Path) ->
     assert mqtool("resume", store, "--yes", "--max-loss", "all").code & exits.MESSAGES
 
 
-@pytest.mark.parametrize(("name", "recipe", "words"), [
+@few(("name", "recipe", "words"), [
     (_STORE, "bit-in-body", ("recover",)), (_STORE, "bit-in-body", ("recover", "--mend-bits")),
     (_STORE, "queue-behind", ("rebuild",)), ("killed-lmq-4.9.7", "bit-in-body", ("recover", "--policy", "broker")),
     ("killed-lmq-4.9.7", "queue-behind", ("truncate", "--to", "0")),
     ("clean-manyfiles-5.3.3", "bit-in-body", ("recover",)),
     ("clean-plain-4.9.7", "index-unit-hash", ("truncate", "--to", "131072")),
-])
+], quick=(3, 5, 6))
 def test_plans_of_ours_say_what_they_cost(name: str, recipe: str, words: tuple[str, ...], tmp_path: Path) -> None:
     root = real_store(name, tmp_path)
     damage(recipe, root, 3)

@@ -11,6 +11,7 @@ from mqtool import exits
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.pairs import other_body
+from tests.support.sampling import few
 from tests.support.stores import unpacked
 
 MANY, PLAIN = "clean-manyfiles-5.3.3", "clean-plain-4.9.7"
@@ -38,8 +39,8 @@ def wrong(root: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("command", ["export", "recover"])
-@pytest.mark.parametrize(("name", "copies", "options"), [
-    (MANY, 1, ()), (MANY, 3, ()), (PLAIN, 2, ())])
+@few(("name", "copies", "options"), [
+    (MANY, 1, ()), (MANY, 3, ()), (PLAIN, 2, ())], quick=(1, 2))
 def test_image_becomes_the_store_that_it_holds(
     command: str, name: str, copies: int, options: tuple[str, ...], tmp_path: Path
 ) -> None:

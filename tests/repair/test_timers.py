@@ -10,6 +10,7 @@ import pytest
 from formats import timer
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
+from tests.support.sampling import sampled
 from tests.support.timer_harm import HARMS
 from tests.support.trees import tree_digest
 
@@ -25,8 +26,7 @@ def waiting(root: Path) -> dict[int, tuple[int, int]]:
             if record.topic == "rmq_sys_wheel_timer" and record.properties["UNIQ_KEY"] not in delivered}
 
 
-@pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(("harm", "name"), sampled(HARMS, STORES, quick=9))
 def test_each_waiting_timer_has_one_unit_after_recover(name: str, harm: str, store: Callable[[str], Path]) -> None:
     root = store(name)
     HARMS[harm](root)

@@ -40,7 +40,7 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> Aged:
 
 
 @pytest.mark.parametrize(("name", "log", "queues", "index", "checkpoint"), sampled(
-    ("clean-plain-4.9.7", "clean-5.3.3"), BACK, BACK, BACK, BACK, quick=4, one_in=25,
+    ("clean-plain-4.9.7", "clean-5.3.3"), BACK, BACK, BACK, BACK, quick=2, one_in=25,
 ))
 def test_parts_of_several_ages_lose_no_message_and_what_is_gone_is_said(
     aged: Aged, folder: Path, name: str, log: int, queues: int, index: int, checkpoint: int

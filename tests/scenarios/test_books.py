@@ -24,6 +24,7 @@ from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.conftest import Start
 from tests.support import plain_reader as plain
+from tests.support.sampling import few
 from tests.support.stores import unpacked, write_at
 from tests.support.trees import assert_unchanged
 from tests.torture.hunt import bit_rot
@@ -43,7 +44,7 @@ def is_start(step: dict[str, str]) -> bool:
 @pytest.mark.parametrize("recipe", [
     "snapshot-log-older", "snapshot-log-and-queues-older", "snapshot-only-progress-later",
 ])
-@pytest.mark.parametrize(("name", "seed"), [("clean-5.3.3", 2), ("clean-4.5.1", 4), ("killed-5.5.0", 3)])
+@few(("name", "seed"), [("clean-5.3.3", 2), ("clean-4.5.1", 4), ("killed-5.5.0", 3)], quick=(1,))
 def test_a_log_older_than_the_rest_is_not_started_and_its_messages_are_stated(
     drill: Start, recipe: str, name: str, seed: int
 ) -> None:
@@ -168,7 +169,7 @@ def test_messages_that_only_entries_of_headless_index_files_name_are_stated(
 # --- A second recover has nothing to do --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "seed"), [("killed-lmq-4.9.7", 5), ("clean-v2-5.5.0", 0)])
+@few(("name", "seed"), [("killed-lmq-4.9.7", 5), ("clean-v2-5.5.0", 0)], quick=1)
 def test_a_second_recover_has_nothing_to_do_after_bit_rot(drill: Start, name: str, seed: int) -> None:
     store = drill(name)
     bit_rot(store.root, random.Random(f"{name}{seed}"), 8e-4)

@@ -22,7 +22,7 @@ from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
 from tests.support import plain_reader as plain
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import flip, write_at
 from tests.support.trees import assert_unchanged
 from tests.torture.hunt import older_records_at_the_end
@@ -47,7 +47,7 @@ def queues_of(store: Drill, least: int) -> list[walk.Queue]:
             if len(walk.units(queue)) >= least and not queue.topic.startswith(("%LMQ%", "SCHEDULE_TOPIC"))]
 
 
-@pytest.mark.parametrize(("name", "recipe", "seed"), sampled(STORES, DAMAGES, SEEDS, quick=6))
+@pytest.mark.parametrize(("name", "recipe", "seed"), sampled(STORES, DAMAGES, SEEDS, quick=3))
 def test_units_are_repaired_from_the_log_and_no_record_is_rewritten(
     drill: Start, name: str, recipe: str, seed: int
 ) -> None:
@@ -60,7 +60,7 @@ def test_units_are_repaired_from_the_log_and_no_record_is_rewritten(
         assert queue_bytes(store.root) == before
 
 
-@pytest.mark.parametrize(("name", "seed"), sampled(WITHOUT_CRC, SEEDS, quick=2))
+@pytest.mark.parametrize(("name", "seed"), sampled(WITHOUT_CRC, SEEDS, quick=1))
 def test_a_message_that_became_a_half_one_keeps_its_unit(drill: Start, name: str, seed: int) -> None:
     store = drill(name)
     before = queue_bytes(store.root)
@@ -114,7 +114,7 @@ def test_the_only_message_of_a_topic_keeps_it_if_its_folder_has_another_name(dri
 # a file stands where most of its records say, and an early end mark hides nothing
 @pytest.mark.parametrize(("recipe", "name", "seed"), sampled(
     ("log-first-offset-bit", "log-name-off", "log-early-end-mark"),
-    ("clean-plain-4.9.7", "clean-5.3.3", "clean-manyfiles-5.3.3", "killed-manyfiles-5.5.0"), SEEDS, quick=5,
+    ("clean-plain-4.9.7", "clean-5.3.3", "clean-manyfiles-5.3.3", "killed-manyfiles-5.5.0"), SEEDS, quick=3,
 ))
 def test_what_one_record_name_or_mark_claims_against_all_others_is_taken_back(
     drill: Start, name: str, recipe: str, seed: int
@@ -238,7 +238,7 @@ def renamed(path: Path, name: str) -> None:
     path.rename(path.with_name(name))
 
 
-@pytest.mark.parametrize(("name", "where", "make"), [
+@few(("name", "where", "make"), [
     (PLAIN, f"consumequeue/Audit/0/{file_name(2000)}", stray), (PLAIN, "consumequeue/Audit/0/backup", stray),
     (PLAIN, "index/20270101000000000", stray),
     (PLAIN, f"commitlog/{file_name((50 << 20) + 4096)}", lambda store, where: (store.root / where).touch()),
@@ -246,7 +246,7 @@ def renamed(path: Path, name: str) -> None:
      lambda store, where: renamed(next((store.root / where).parent.iterdir()), file_name(7))),
     ("clean-expired-4.5.1", "consumequeue/Old/0/odd.swp",
      lambda store, where: renamed(next((store.root / where).parent.iterdir()), "odd.swp")),
-])
+], quick=(0, 3, 4))
 def test_what_does_not_belong_among_files_of_a_part_is_put_aside(
     drill: Start, name: str, where: str, make: Callable[[Drill, str], object]
 ) -> None:
@@ -410,7 +410,7 @@ def change(store: Drill, hit: Located, behind: bytes, mask: int) -> None:
     store.struck()
 
 
-@pytest.mark.parametrize("what", BITS)
+@few("what", BITS, quick=2)
 def test_carrier_is_put_back_by_the_units_that_name_it(drill: Start, what: str) -> None:
     store = drill(LMQ)
     before, hit = queue_bytes(store.root), carrier(store)

@@ -18,6 +18,7 @@ from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, Drill, file_name
 from tests.support import plain_reader as plain
+from tests.support.sampling import few
 from tests.support.stores import write_at
 from tests.support.trees import assert_unchanged
 
@@ -165,7 +166,7 @@ def test_t33_end_mark_of_the_timerlog_is_no_unit(drill: Start) -> None:
     assert not [item for item in store.look().document["findings"] if item["code"].startswith("timer-")]
 
 
-@pytest.mark.parametrize("unclean", [False, True])
+@few("unclean", [False, True], quick=(1,))
 def test_t33_timerlog_that_points_past_the_end_is_made_again(drill: Start, unclean: bool) -> None:
     store = drill(TIMER)
     path, end, last = timer_end(store)

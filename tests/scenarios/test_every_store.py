@@ -31,7 +31,7 @@ from tests.scenarios.drill import (
     queue_bytes,
 )
 from tests.support import plain_reader as plain
-from tests.support.sampling import sampled
+from tests.support.sampling import chosen, sampled
 from tests.support.stores import KINDS, broker_conf, real_store, strike, unmount_log
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
@@ -43,7 +43,7 @@ KILLED = tuple(name for name in all_stores() if name.startswith("killed-"))
 BESIDE_ABORT = {"abort-present", "checkpoint-all-zero"}
 
 
-@pytest.mark.parametrize("name", all_stores())
+@pytest.mark.parametrize("name", sampled(all_stores(), quick=8))
 def test_counts_are_those_of_the_table_and_recover_takes_only_what_a_kill_left(drill: Start, name: str) -> None:
     store, known = drill(name), counts(name)
     with assert_unchanged(store.root):
@@ -145,7 +145,7 @@ def ready(name: str, folder: Path, settings: str) -> tuple[Path, list[object]]:
     return root, ["--broker-conf", conf] if settings == "broker.conf" else []
 
 
-@pytest.mark.parametrize(("name", "settings"), sampled(KINDS, BOTH, quick=len(KINDS)))
+@pytest.mark.parametrize(("name", "settings"), sampled(KINDS, BOTH, quick=8))
 def test_a_healthy_store_has_no_damaged_message_and_no_part_missing_and_recover_changes_nothing(
     name: str, settings: str, tmp_path: Path
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_healthy_store_has_no_damaged_message_and_no_part_missing_and_recover_
         assert_same_tree(before, after)
 
 
-@pytest.mark.parametrize(("name", "settings"), sampled(KINDS, BOTH, quick=10))
+@pytest.mark.parametrize(("name", "settings"), sampled(KINDS, BOTH, quick=3))
 def test_log_that_is_not_mounted_is_said_and_nothing_is_written(name: str, settings: str, tmp_path: Path) -> None:
     root, options = ready(name, tmp_path, settings)
     unmount_log(root)
@@ -232,8 +232,8 @@ def broken_ranges(store: Drill) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("name", "seed", "code", "recipe"), [
-    pytest.param(name, seed, code, recipe, id=f"{name}-{recipe}")
-    for name, seed, code, recipes in DAMAGES for recipe in recipes
+    pytest.param(name, seed, code, recipe, id=f"{name}-{recipe}", marks=pytest.mark.long if number else ())
+    for name, seed, code, recipes in DAMAGES for number, recipe in enumerate(recipes)
 ])
 def test_each_damage_is_found_where_it_was_done_and_costs_what_it_took(
     drill: Start, name: str, seed: int, code: str, recipe: str
@@ -322,7 +322,8 @@ def left_over(store: Drill, recipe: str, found: Result, planned: Result) -> int:
 
 
 @pytest.mark.parametrize(("name", "recipe"), [
-    *SAMPLE, *sampled(STORES, [name for name in RECIPES if name not in (*CONFIG, *WITNESS, *SNAPSHOT)], one_in=40),
+    *chosen(SAMPLE, quick=6),
+    *sampled(STORES, [name for name in RECIPES if name not in (*CONFIG, *WITNESS, *SNAPSHOT)], one_in=40),
     *sampled(WITH_CONFIG, CONFIG, one_in=20),
 ])
 def test_whatever_is_broken_anywhere_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
@@ -386,7 +387,7 @@ def ends_in_zeros(record: plain.Record) -> bool:
     return bool(record.properties) and record.content.endswith(b"\0")
 
 
-@pytest.mark.parametrize(("name", "recipe"), [*EXPORTED, *sampled(all_stores(), RECIPES, one_in=300)])
+@pytest.mark.parametrize(("name", "recipe"), [*chosen(EXPORTED, quick=5), *sampled(all_stores(), RECIPES, one_in=300)])
 def test_an_export_holds_exactly_the_intact_records(
     name: str, recipe: str, store: Callable[[str], Path], tmp_path: Path,
 ) -> None:

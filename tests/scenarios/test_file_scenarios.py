@@ -25,6 +25,7 @@ from recover.change.model import InPlace, WriteRange, ZeroRange, changed_file
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, MANY_FILES, PLAIN, Broken, body_at, file_name, manifest, messages
+from tests.support.sampling import few, sampled
 from tests.support.stores import write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
@@ -52,8 +53,7 @@ def test_t13_length_of_an_only_file_that_breaks_off_is_that_of_the_settings(dril
 
 
 #: How much of a record is left; a head is cut behind bytes of zeros.
-@pytest.mark.parametrize("left", ["nothing", "half", "half of the head"])
-@pytest.mark.parametrize("queues", [True, False])
+@pytest.mark.parametrize(("left", "queues"), sampled(["nothing", "half", "half of the head"], [True, False], quick=3))
 def test_t13_length_of_an_only_file_that_breaks_off_is_asked_for(drill: Start, left: str, queues: bool) -> None:
     store = drill("clean-restarts-4.9.7")
     (path,) = (store.root / "commitlog").iterdir()
@@ -110,10 +110,10 @@ def test_t13_length_of_an_only_file_that_breaks_off_is_the_default_where_the_con
     assert path.stat().st_size == 1 << 30
 
 
-@pytest.mark.parametrize(("recipe", "seed", "length", "starts"), [
+@few(("recipe", "seed", "length", "starts"), [
     ("log-last-empty", 0, 0, ("5.3.3", "5.5.0")), ("log-middle-empty", 0, 0, ()), ("log-last-short", 0, None, ()),
     ("log-middle-short", 2, SIZE // 2, ()), ("log-long", 0, SIZE + 4096, ()),
-])
+], quick=(0, 1, 4))
 def test_t13_log_file_of_another_length_gets_its_own(
     drill: Start, recipe: str, seed: int, length: int | None, starts: tuple[str, ...]
 ) -> None:
@@ -337,7 +337,7 @@ def test_t17_name_in_two_paths_leaves_the_live_one(drill: Start, of: str, into: 
 
 
 @pytest.mark.parametrize("number", [1, 7], ids=["in mid-log", "the last file"])
-@pytest.mark.parametrize("kept", ["first", "second"])
+@few("kept", ["first", "second"], quick=(1,))
 def test_t17_two_halves_of_a_file_in_two_paths_are_put_together(drill: Start, number: int, kept: str) -> None:
     store = drill(MULTI[0])
     start = number * (128 << 10)
@@ -522,13 +522,13 @@ def test_a_part_whose_files_all_differ_from_the_rest_of_the_store_is_found(drill
     store.finds("file-owner-or-mode", "commitlog", None, exit_code=exits.DERIVED)
 
 
-@pytest.mark.parametrize(("name", "mode", "code", "starts"), [
+@few(("name", "mode", "code", "starts"), [
     (".", 0o755, 4, False), ("commitlog", 0o700, 4, True), ("commitlog", 0o755, 2, True),
     ("commitlog/00000000000001048576", 0o644, 4, False), ("consumequeue/TopicA", 0o700, 4, False),
     ("index/20261121015910758", 0o644, 4, False), ("checkpoint", 0o644, 4, False), ("lock", 0o644, 4, False),
     ("timerwheel", 0o644, 4, False), ("timerlog", 0o700, 4, True), ("config/timercheck", 0o644, 4, False),
     ("config/topics.json", 0o600, 4, True), ("config/topics.json", 0o644, 2, True),
-])
+], quick=(2, 3, 11))
 def test_a_file_that_the_owner_of_most_files_may_not_open_stops_a_start(
     drill: Start, name: str, mode: int, code: int, starts: bool
 ) -> None:
@@ -549,9 +549,9 @@ def test_a_file_that_the_owner_of_most_files_may_not_open_stops_a_start(
     assert "chown 12345:12345" in said.document["next"][0]["command"]
 
 
-@pytest.mark.parametrize(("part", "starts"), [
+@few(("part", "starts"), [
     ("commitlog", False), ("consumequeue", False), ("index", False), ("config", True),
-])
+], quick=(0, 3))
 def test_a_part_that_is_mounted_read_only_stops_a_start(drill: Start, part: str, starts: bool) -> None:
     """Each seen on 5.3.3 and 5.5.0. A store that is read-only as a whole is one that nobody starts."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:

@@ -26,6 +26,7 @@ from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import all_stores, log_options
 from tests.support import sampling
+from tests.support.sampling import few
 from tests.support.stores import KINDS, broker_conf, copy_store, real_store, strike, unmount_log
 
 STORES = all_stores()
@@ -212,10 +213,10 @@ def test_all_that_was_given_about_the_store_is_in_the_next_command(tmp_path: Pat
     assert mqtool("verify", root, *given).stdout.count("next: ") == 1
 
 
-@pytest.mark.parametrize(("place", "kind"), [
+@few(("place", "kind"), [
     ("consumequeue/Orders-2026/0", "a pipe"), ("consumequeue/Orders-2026/0", "a folder"), ("commitlog", "a pipe"),
     ("commitlog", "a folder"), ("index", "a pipe"),
-])
+], quick=(1, 4))
 def test_what_stands_in_the_place_of_a_file_is_moved_by_hand_first(place: str, kind: str, root: Path) -> None:
     path = max((root / place).iterdir())
     path.unlink()
@@ -356,7 +357,7 @@ def test_whether_a_log_is_meant_to_begin_late_is_asked_before_a_start(root: Path
         assert "commitlog-begins-late" in {item["code"] for item in played.document["findings"]}
 
 
-@pytest.mark.parametrize("options", [("recover",), ("truncate", "--to", "0", "--max-loss", "all"), ("rebuild-index",)])
+@few("options", [("recover",), ("truncate", "--to", "0", "--max-loss", "all"), ("rebuild-index",)], quick=(0, 2))
 def test_a_stale_plan_is_made_again_by_the_command_that_made_it(options: tuple[str, ...], tmp_path: Path) -> None:
     root = real_store("clean-5.3.3", tmp_path)
     damage("index-unit-hash", root)

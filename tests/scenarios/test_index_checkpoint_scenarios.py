@@ -16,7 +16,7 @@ from tests.cli.runner import Result, mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import MANY_FILES, Drill, index_bytes
 from tests.support.harm import Harm, changed, cut, gone, zeroed
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import real_store
 from tests.support.trees import assert_unchanged, tree_digest
 
@@ -39,10 +39,10 @@ def answers(store: Drill) -> Answers:
     return found
 
 
-@pytest.mark.parametrize(("name", "recipe"), [
+@few(("name", "recipe"), [
     ("killed-5.5.0", "index-last-missing"), ("killed-v2-ipv6-5.3.3", "index-middle-missing"),
     (MANY_FILES, "index-all-missing"), (MANY_FILES, "index-page-zeroed"), (MANY_FILES, "index-all-zero"),
-])
+], quick=(2, 3))
 def test_t26_index_files_that_are_gone_are_made_again(drill: Start, name: str, recipe: str) -> None:
     """Under a name of their time: that of the moment at which a broker dispatches, not stores, the first message."""
     store = drill(name)
@@ -114,7 +114,7 @@ CHECKPOINTS: dict[str, list[tuple[str, int | None]]] = {
 }
 
 
-@pytest.mark.parametrize(("recipe", "name"), sampled(CHECKPOINTS, (MANY_FILES, "clean-4.5.1"), quick=len(CHECKPOINTS)))
+@pytest.mark.parametrize(("recipe", "name"), sampled(CHECKPOINTS, (MANY_FILES, "clean-4.5.1"), quick=3))
 def test_t27_bad_checkpoint_is_found_and_recomputed(drill: Start, recipe: str, name: str) -> None:
     store = drill(name)
     log = store.look().document["commitlog"]
@@ -184,7 +184,7 @@ def five_units_rotten(root: Path) -> None:
         change(root, unit, phy_offset=1 << 9)
 
 
-@pytest.mark.parametrize(("harm", "code", "count"), [
+@few(("harm", "code", "count"), [
     (gone("timerlog"), "timer-units-missing", PENDING), (zeroed(FIRST), "timer-units-missing", PENDING),
     (gone("timer[lw]*"), "timer-units-missing", PENDING), (gone(CHECK), "timer-check-wrong", None),
     (cut(CHECK, 0), "timer-check-wrong", None), (with_check(later), "timer-check-wrong", None),
@@ -192,7 +192,7 @@ def five_units_rotten(root: Path) -> None:
     (with_check(lambda check: check._replace(master_timer_queue_offset=-1)), "timer-check-wrong", None),
     (with_check(lambda check: check._replace(master_timer_queue_offset=20)), "timer-check-wrong", None),
     (five_units_rotten, "timer-units-missing", 5),
-])
+], quick=(0, 3, 7, 9))
 def test_what_is_wrong_with_a_timer_is_found_and_no_start_is_recommended(
     harm: Harm, code: str, count: int | None, folder: Path,
 ) -> None:
@@ -205,7 +205,7 @@ def test_what_is_wrong_with_a_timer_is_found_and_no_start_is_recommended(
     assert_no_start_is_recommended(root)
 
 
-@pytest.mark.parametrize("ms", [5 * 60_000, 10 * 24 * 3_600_000])
+@few("ms", [5 * 60_000, 10 * 24 * 3_600_000], quick=1)
 def test_a_timercheck_from_before_messages_that_the_log_has_as_delivered_is_found(ms: int, folder: Path) -> None:
     """5.3.3 delivered 40 messages a second time with a time before they were due, whether 10 days or 56 years."""
     root = real_store("clean-5.3.3", folder)
@@ -228,7 +228,7 @@ def assert_no_start_is_recommended(root: Path) -> None:
     assert [path for path in before if path != "." and after[path] != before[path]] == []
 
 
-@pytest.mark.parametrize("name", [name for name in TimerLogUnit._fields if name not in ("topic_hash", "reserved")])
+@few("name", [name for name in TimerLogUnit._fields if name not in ("topic_hash", "reserved")], quick=(0, 3))
 def test_every_bit_of_a_pending_unit_that_matters_is_missed(name: str, folder: Path) -> None:
     """Not those that only statistics read, or nobody, nor a roll: the message comes back to its instant."""
     root = real_store(TIMERS, folder)

@@ -24,6 +24,7 @@ from tests.scenarios.conftest import Start
 from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, messages
 from tests.scenarios.interrupted import points, recovering
 from tests.support.plans import count_operations, killed_at
+from tests.support.sampling import few
 from tests.support.system import in_a_child, small_disk
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
@@ -33,15 +34,15 @@ from tests.support.trees import assert_same_tree, assert_unchanged, contents, tr
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("command", ["recover", "rebuild"])
+@few(("command", "each"), [("recover", 4), ("rebuild", 4), ("recover", 1), ("rebuild", 1)], quick=2)
 def test_what_a_killed_copy_leaves_is_no_store_and_the_next_copy_takes_its_place(
-    broken: Drill, folder: Path, command: str
+    broken: Drill, folder: Path, command: str, each: int
 ) -> None:
     whole, copy = folder / "whole", folder / "copy"
     operations = count_operations(lambda: mqtool(command, broken.root, "--output", whole, "--yes"))
     moves = [number for number, operation in enumerate(operations)
              if operation.name == "rename" and "/.mqtool-copy/" in operation.path]
-    for stop in (moves[0] // 3, *moves):
+    for stop in (moves[0] // 3, *moves[::each]):
         assert killed_at(stop, lambda: mqtool(command, broken.root, "--output", copy, "--yes"))
         moved = {path.name for path in copy.iterdir()} - {".mqtool-copy"}
         assert len(moved) == sum(number < stop for number in moves)
@@ -340,10 +341,10 @@ def test_t36_no_permission_to_write_is_refused_and_reading_works(broken: Drill, 
         assert in_a_child(work) == 0
 
 
-@pytest.mark.parametrize("hidden", [
+@few("hidden", [
     "commitlog", "commitlog/0*0", "consumequeue", "consumequeue/*/0/0*0", "index/2*", ".",
     "abort", "timerwheel", "config/timercheck", "config/timermetrics.bak",
-])
+], quick=(1, 3, 9))
 def test_t36_no_permission_to_read_is_8(drill: Start, folder: Path, hidden: str) -> None:
     store = drill(PLAIN)
     load_everything(folder)

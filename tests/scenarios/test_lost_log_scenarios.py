@@ -24,6 +24,7 @@ from tests.scenarios.conftest import Start
 from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, counts, file_name, manifest, messages
 from tests.scenarios.test_file_scenarios import FOREIGN
 from tests.support.harm import gone
+from tests.support.sampling import few
 from tests.support.stores import write_at
 from tests.support.trees import assert_unchanged
 
@@ -91,7 +92,7 @@ def test_t22_messages_of_missing_last_files_are_lost_and_named(drill: Start, fil
         assert messages(store.root) == store.intact
 
 
-@pytest.mark.parametrize("witness", ["queues", "index", "checkpoint"])
+@few("witness", ["queues", "index", "checkpoint"], quick=(0,))
 def test_t22_missing_end_of_the_log_is_no_start(drill: Start, witness: str) -> None:
     store = drill(MANY_FILES)
     used = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)]
@@ -118,11 +119,11 @@ def test_t22_missing_end_of_the_log_is_no_start(drill: Start, witness: str) -> N
         assert store.run("predict").code == 0
 
 
-@pytest.mark.parametrize(("command", "recipe"), [
+@few(("command", "recipe"), [
     (("rebuild",), "log-last-missing"), (("rebuild-consumequeue",), "log-middle-missing"),
     (("rebuild-index",), "log-last-missing"), (("rebuild", "--output", "made"), "log-middle-missing"),
     (("truncate", "--to", "0"), "log-middle-missing"),
-])
+], quick=(0, 1))
 def test_t22_no_command_goes_on_without_missing_log_files_unasked(
     drill: Start, tmp_path: Path, recipe: str, command: tuple[str, ...]
 ) -> None:
@@ -183,7 +184,7 @@ def test_t22_zeros_are_lost_messages_when_more_than_one_queue_tells_of_them(dril
         assert set(lost) <= set(stated(done))
 
 
-@pytest.mark.parametrize("witness", ["checkpoint", "index alone"])
+@few("witness", ["checkpoint", "index alone"], quick=1)
 def test_t22_messages_that_no_queue_names_any_more_are_lost_if_index_and_checkpoint_tell_of_them(
     drill: Start, witness: str
 ) -> None:
@@ -386,7 +387,7 @@ def test_t38_file_of_another_format_among_the_log_is_told_with_its_format(drill:
         assert kind in store.finds("commitlog-foreign", f"commitlog/{file.path.name}", 0, exit_code=4)["message"]
 
 
-@pytest.mark.parametrize(("kind", "queues"), [("tar", True), ("text", False)])
+@few(("kind", "queues"), [("tar", True), ("text", False)], quick=(0,))
 def test_t38_file_of_another_format_among_the_log_is_asked_for(drill: Start, kind: str, queues: bool) -> None:
     store = drill(MANY_FILES)
     file = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)][3]
@@ -408,9 +409,9 @@ def test_t38_file_of_another_format_among_the_log_is_asked_for(drill: Start, kin
 
 
 @pytest.mark.parametrize("release", ["5.3.3", pytest.param("4.9.7", marks=pytest.mark.long)])
-@pytest.mark.parametrize(("name", "right", "wrong"), [
+@few(("name", "right", "wrong"), [
     ("clean-5.3.3", 1 << 20, (1 << 20) + 1), ("clean-plain-4.9.7", 0, 39448), ("clean-plain-4.9.7", 0, 7620),
-])
+], quick=(1, 2))
 def test_a_renamed_log_file_is_no_missing_one_for_predict_and_report(
     drill: Start, name: str, right: int, wrong: int, release: str
 ) -> None:
@@ -613,9 +614,9 @@ def test_a_unit_that_leads_into_damage_supersedes_no_message_that_another_unit_l
     assert mqtool("verify", root, "--json").document["commitlog"]["superseded"] == 0
 
 
-@pytest.mark.parametrize(("before", "after", "file_size"), [
+@few(("before", "after", "file_size"), [
     *((before, after, size) for before, after in ((2, 2), (0, 2), (2, 0)) for size in (1 << 16, 3900)), (0, 0, 3900),
-])
+], quick=(1, 2))
 def test_messages_after_damage_over_the_place_where_the_clock_went_back_are_not_stale(
     before: int, after: int, file_size: int, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import KILLED, PLAIN, Drill, all_stores, file_name, messages, queue_bytes
+from tests.support.sampling import few
 from tests.support.stores import EXPECTED, real_store, write_at
 from tests.support.trees import assert_unchanged
 from tests.support.unread_stores import add_batch_queue, add_rocksdb, put
@@ -31,7 +32,7 @@ from tests.support.unread_stores import add_batch_queue, add_rocksdb, put
 # The whole brokers were run with a delay table of their own.
 DELAYS = "messageDelayLevel=1s 2s 3s 4s 5s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 WHOLE = [name for name in all_stores() if "empty" not in name and "expired" not in name]
-QUICK = ("clean-4.5.1", "clean-5.3.3", PLAIN, "killed-lmq-4.9.7", "killed-ext-5.5.0", "clean-multipath-4.9.7")
+QUICK = ("clean-4.5.1", "killed-lmq-4.9.7", "killed-ext-5.5.0", "clean-multipath-4.9.7")
 
 
 def sizes(store: Drill) -> tuple[str, ...]:
@@ -78,7 +79,7 @@ def test_t19_all_queues_missing_come_back_as_the_broker_wrote_them(drill: Start,
         assert queue_bytes(store.root) == before
 
 
-@pytest.mark.parametrize("name", [PLAIN, "clean-4.5.1", "clean-5.3.3"])
+@few("name", [PLAIN, "clean-4.5.1", "clean-5.3.3"], quick=(0, 1))
 def test_t20_queues_of_one_topic_are_rebuilt_in_full(drill: Start, name: str) -> None:
     store = drill(name)
     before = queue_bytes(store.root)
@@ -185,7 +186,7 @@ def delete_topic(root: Path, topic: str, at: int | None = NEWER) -> None:
     shutil.rmtree(root / "consumequeue" / topic, ignore_errors=True)
 
 
-@pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3"])
+@few("name", ["clean-4.5.1", "clean-5.3.3"], quick=(0,))
 def test_t39_deleted_topic_is_not_resurrected_unless_asked_for(drill: Start, name: str) -> None:
     store = drill(name)
     before = queue_bytes(store.root)

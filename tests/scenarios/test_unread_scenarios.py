@@ -15,6 +15,7 @@ from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import begins_late, messages
 from tests.support import plain_reader as plain
 from tests.support.harm import Harm, bit, cut, cut_at, gone, newest, noise, zeroed
+from tests.support.sampling import few
 from tests.support.stores import KINDS, real_store, unpacked
 from tests.support.trees import assert_unchanged
 from tests.support.unread_stores import FIRST, add_batch_queue, add_rocksdb, put, to_dledger, to_rocksdb
@@ -241,7 +242,7 @@ def predicted(root: Path, *settings: str) -> Result:
     return mqtool("predict", root, "--broker", "5.5.0", *options_of(*settings), "--json")
 
 
-@pytest.mark.parametrize(("name", "part", "harm", "start"), [
+@few(("name", "part", "harm", "start"), [
     (ROCKSDB, "consumequeue", gone("consumequeue/CURRENT"), NO_START),
     (ROCKSDB, "consumequeue", gone("consumequeue/MANIFEST-*"), NO_START),
     (ROCKSDB, "consumequeue", noise("consumequeue/MANIFEST-*"), NO_START),
@@ -277,7 +278,7 @@ def predicted(root: Path, *settings: str) -> Result:
     ("kinds/clean-timersdb-5.5.0", "rocksdbstore", cut("rocksdbstore/MANIFEST-*", 0), STARTS),
     ("kinds/clean-services-5.5.0", "rocksdbstore", noise("rocksdbstore/MANIFEST-*"), STARTS),
     ("kinds/clean-config2-5.5.0", "config/rdb", gone("config/rdb/CURRENT"), NO_START),
-])
+], quick=(0, 3, 4, 7, 12, 16, 18, 22, 25, 27, 29, 31, 33))
 def test_a_database_that_is_not_whole_is_damaged(
     name: str, part: str, harm: Harm, start: int | None, folder: Path,
 ) -> None:
@@ -373,7 +374,7 @@ def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> 
     assert "Copy it from" in str(said.document["next"])
 
 
-@pytest.mark.parametrize(("name", "part", "settings", "harm"), [
+@few(("name", "part", "settings", "harm"), [
     (ROCKSDB, "consumequeue", (), gone("consumequeue")),
     ("kinds/clean-batch-5.5.0", "batchconsumequeue/Batched", (), gone("batchconsumequeue")),
     ("kinds/clean-batch-5.5.0", "batchconsumequeue/Batched", (), gone("batchconsumequeue/Batched")),
@@ -389,7 +390,7 @@ def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> 
     ("kinds/clean-config2-5.5.0", "config/rdb", ("configManagerVersion=v2",), gone("config/rdb")),
     (ROCKSDB, "config/topics", ("storeType=defaultRocksDB",), gone("config/topics")),
     (ROCKSDB, "config/consumerOffsets", ("storeType=defaultRocksDB",), gone("config/consumerOffsets")),
-])
+], quick=(0, 1, 4, 5, 8, 10, 11))
 def test_a_part_that_is_gone_is_missed_by_who_knows_of_it(
     name: str, part: str, settings: tuple[str, ...], harm: Harm, folder: Path,
 ) -> None:

@@ -28,6 +28,7 @@ from recover.store.store import Store, StoreOptions
 from tests.cli.runner import mqtool
 from tests.cluster.twice import plain
 from tests.support.analysed import opened
+from tests.support.sampling import few
 from tests.support.stores import real_store, unpacked
 from tests.support.system import small_disk
 
@@ -102,9 +103,9 @@ def _there(root: Path) -> Path:
     return remote_root(root.absolute().as_uri())
 
 
-@pytest.mark.parametrize(("name", "recipes"), [
+@few(("name", "recipes"), [
     ("clean-5.3.3", []), ("killed-lmq-4.9.7", ["page-random", "queue-behind"]), ("killed-5.5.0", ["checkpoint-zero"]),
-])
+], quick=(1, 2))
 def test_a_store_behind_an_address_is_judged_like_the_one_on_the_disk(
     name: str, recipes: list[str], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+_Parameters = type(pytest.param())
 with_long = True
 """Whether cases marked `long` are made: for a run that leaves them out, collecting 12,000 of them takes long."""
 
@@ -37,6 +38,24 @@ def chosen(cases: Sequence[tuple[Any, ...]], *, quick: int = 0, one_in: int = 0)
         pytest.param(*case, id="-".join(map(_name, case)), marks=marks.get(number, (pytest.mark.long,)))
         for number, case in enumerate(cases) if with_long or number in marks
     ]
+
+
+def few(
+    names: str | Sequence[str], cases: Iterable[Any], *, quick: int | Iterable[int], ids: Any = None,
+) -> Any:
+    """`parametrize` by cases that prove one clause: `quick` of them, or those at these places, run always, the rest
+    are `long`."""
+    one = isinstance(names, str) and "," not in names
+    always = set(range(quick) if isinstance(quick, int) else quick)
+    made = []
+    for number, case in enumerate(cases):
+        if number in always or with_long:
+            if not isinstance(case, _Parameters):
+                case = pytest.param(*((case,) if one else case))
+            marks = case.marks if number in always else (*case.marks, pytest.mark.long)
+            name = ids(*case.values) if callable(ids) else ids[number] if ids else case.id
+            made.append(pytest.param(*case.values, id=name, marks=marks))
+    return pytest.mark.parametrize(names, made)
 
 
 def _values(case: tuple[Any, ...]) -> set[tuple[int, str]]:

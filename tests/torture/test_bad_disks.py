@@ -372,7 +372,7 @@ _NOTHING_TO_DO = ("no unfinished run", "no run was applied", "no run had changed
 
 
 @pytest.mark.parametrize(("name", "lock", "one_in", "each"), [
-    ("everything", True, 12, 1), ("whole-files", False, 12, 1),
+    ("everything", True, 12, 1), pytest.param("whole-files", False, 12, 1, marks=pytest.mark.long),
     *(pytest.param(*case, 14, 1, marks=pytest.mark.deep) for number, case in enumerate(ALL) if number % 4 in (0, 3)),
     *(pytest.param(*case, 1, 8, marks=pytest.mark.long) for case in ALL),
 ])

@@ -24,6 +24,7 @@ from recover.change.preconditions import identify, observe_step
 from tests.cli.runner import mqtool
 from tests.support.counts import Count
 from tests.support.plans import count_operations, killed_at
+from tests.support.sampling import few, sampled
 from tests.support.stores import copy_store, real_store, write_at
 from tests.support.system import in_a_child
 from tests.support.trees import Node, assert_same_tree, tree_digest
@@ -138,7 +139,7 @@ _COMMANDS = (
 
 
 @pytest.mark.parametrize("tries", [1, pytest.param(_TRIES * len(SWAPS), marks=pytest.mark.long)])
-@pytest.mark.parametrize("line", _COMMANDS)
+@few("line", _COMMANDS, quick=(1, 2, 7, 9, 11))
 def test_a_racer_gets_nothing_of_roots(
     line: Callable[[Path], tuple[object, ...]], tries: int, folder: Path, victim: Victim, count: Count
 ) -> None:
@@ -217,9 +218,9 @@ def _forged(root: Path, mode: int) -> Path:
     return shell
 
 
-@pytest.mark.parametrize("command", ["undo", "resume"])
-@pytest.mark.parametrize("mode", [0o755, 0o4755, 0o6755])
-@pytest.mark.parametrize("of_root", [False, True])
+@pytest.mark.parametrize(("command", "mode", "of_root"), sampled(
+    ["undo", "resume"], [0o755, 0o4755, 0o6755], [False, True], quick=4,
+))
 def test_owner_and_mode_never_come_from_a_journal(command: str, mode: int, of_root: bool, store: Path) -> None:
     shell = _forged(store, mode)
     if of_root:  # what acts as the owner would not come to the question

@@ -31,7 +31,7 @@ SAMPLE = ("clean-plain-4.9.7", "killed-expired-5.3.3", "killed-ext-5.5.0")
 
 
 @pytest.mark.parametrize(("name", "seed", "damages"), [
-    ("clean-plain-4.9.7", 1, 80), ("clean-expired-5.5.0", 1, 80),
+    ("clean-expired-5.5.0", 1, 80), pytest.param("clean-plain-4.9.7", 1, 80, marks=pytest.mark.long),
     *(pytest.param(name, 2, 120, marks=pytest.mark.deep) for name in SAMPLE),
     *(pytest.param(name, seed, 1200, marks=pytest.mark.long) for name in STORES for seed in (3, 4)),
 ])

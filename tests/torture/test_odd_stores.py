@@ -31,7 +31,7 @@ from recover.change.model import (
 )
 from recover.change.preconditions import identify
 from tests.cli.runner import mqtool
-from tests.support.sampling import sampled
+from tests.support.sampling import few, sampled
 from tests.support.stores import real_store, write_at
 from tests.support.trees import assert_unchanged
 
@@ -92,7 +92,7 @@ def put(kind: str, path: Path) -> None:
     KINDS[kind](path)
 
 
-@pytest.mark.parametrize(("place", "kind"), sampled(PLACES, KINDS, quick=8))
+@pytest.mark.parametrize(("place", "kind"), sampled(PLACES, KINDS, quick=5))
 def test_no_command_waits_or_breaks_where_a_file_is_none(place: str, kind: str, folder: Path) -> None:
     source = real_store("clean-plain-4.9.7", folder)
     (source / QUEUE).with_name("00000000000000000020").write_bytes(b"")  # something to change
@@ -293,7 +293,7 @@ def test_a_plan_does_not_choose_its_root(outside: Path, store: Path, folder: Pat
         assert mqtool("apply", folder / "plan.json", "--yes").code & exits.OPERATIONAL
 
 
-@pytest.mark.parametrize("link", ["consumequeue/Orders/0", "index", "commitlog"])
+@few("link", ["consumequeue/Orders/0", "index", "commitlog"], quick=(0, 2))
 def test_recover_and_rebuild_leave_alone_what_a_link_to_a_folder_leads_to(
     link: str, store: Path, outside: Path, folder: Path
 ) -> None:
