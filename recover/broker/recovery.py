@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from formats.basics import Buffer
 from formats.checkpoint import Checkpoint, min_timestamp
+from formats.native.rows import FLAGS
 from formats.record import BLANK, HEADS, MAGIC_V1, MAGIC_V2, OFFSET_SYS_FLAG
 from formats.record.grammar import INNER_BATCH, PROPERTY_CRC
 from formats.record.layout import I32_STRUCT
@@ -25,7 +26,7 @@ from recover.broker.record_check import Checked, CheckRules, ReadAt, check_messa
 from recover.broker.settings import BrokerSettings
 from recover.findings.code import N_
 from recover.findings.model import Phrase
-from recover.store.columns import Rows
+from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import ReadFailure
 
@@ -69,8 +70,8 @@ class LogFiles:
 class LogSource(LogFiles):
     """Mapped files with the rows that a strict scan found in them."""
 
-    def parts(self, index: int) -> Sequence[Rows]:
-        """Return the intact records (dtype RECORD) of file `index` in parts, ascending by phy_offset."""
+    def splits(self, index: int) -> Sequence[Split]:
+        """Return the intact records of file `index`, ascending by phy_offset."""
         raise NotImplementedError
 
 
@@ -78,6 +79,10 @@ class DispatchTarget(Protocol):
     """Receives the messages of a scan, in log order."""
 
     def rows(self, rows: Rows) -> None: ...
+
+    def passes(self, split: Split) -> bool:
+        """Take the messages of a split whose rows are elsewhere, if that certainly takes no look at them; whether it
+        did."""
 
     def checked(self, message: Checked) -> None:
         """Take a record that only the broker's own check accepted."""
@@ -216,6 +221,13 @@ def needs_reference(rows: Rows, rules: CheckRules) -> Rows:
     return mask
 
 
+def _all_pass(split: Split, rules: CheckRules) -> bool:
+    """Whether no record of a split needs the reference; rows that are elsewhere are not looked at."""
+    doubtful = (0 if rules.v2 else BIT_V2) | (BIT_INNER_BATCH if INNER_BATCH in rules.looks_at else 0)
+    return not (rules.duplicated or PROPERTY_CRC in rules.looks_at or split.has(doubtful)
+                or (not rules.ipv6 and split.has(HOSTS_V6, FLAGS)))
+
+
 _END = "end-of-files"
 _NONE = np.empty(0, dtype=RECORD)
 _AT_ONCE = 1 << 18
@@ -225,22 +237,30 @@ _IN_CACHE = 1 << 13
 
 
 class Runs:
-    """The contiguous runs of intact records of one file that certainly pass the check; `parts` are its records, in
+    """The contiguous runs of intact records of one file that certainly pass the check; `splits` are its records, in
     order, and only those that are asked for are looked at."""
 
-    def __init__(self, parts: Sequence[Rows], rules: CheckRules) -> None:
-        self._parts = [part for part in parts if part.size]
-        self._firsts = [int(part["phy_offset"][0]) for part in self._parts]
+    def __init__(self, splits: Sequence[Split], rules: CheckRules) -> None:
+        self._splits = [split for split in splits if split.size]
+        self._firsts = [split.first for split in self._splits]
         self._rules = rules
         self._open: tuple[int, Rows, Rows] = -1, _NONE, _NONE
+
+    def unseen(self, offset: int, limit: int, target: DispatchTarget) -> int | None:
+        """Return the end of the split that begins at physical `offset`, if it is one run that ends by `limit` and
+        `target` took it without its rows; else None."""
+        split = self._splits[number] if (number := bisect_right(self._firsts, offset) - 1) >= 0 else None
+        if split is None or not split.adjoins or split.first != offset or split.end > limit:
+            return None
+        return split.end if _all_pass(split, self._rules) and target.passes(split) else None
 
     def at(self, offset: int, limit: int) -> Rows:
         """Return the run, or its first records, that begins at physical `offset` and ends by `limit`; empty if there is
         none."""
         number = bisect_right(self._firsts, offset) - 1
-        if number < 0:
+        if number < 0 or offset >= self._splits[number].end:
             return _NONE
-        part = self._parts[number]
+        part = self._splits[number].records
         phys = part["phy_offset"]
         first = bisect_left(phys, offset)
         if first == part.size or int(phys[first]) != offset:
@@ -307,14 +327,18 @@ class FileWalk:
         self.readable = readable
         self.rules = rules
         self.target = target
-        self._runs = Runs(log.parts(index), rules)
+        self._runs = Runs(log.splits(index), rules)
         self._read = log.read_at(index)
 
     def walk(self, position: int, own: range | None = None) -> tuple[int, Checked]:
         """Pass on the messages from `position` (bytes in the file) on; return where they end and the result of the
         check there. A message that states an offset outside of `own` ends them, too."""
         while True:
-            run = self._runs.at(self.base + position, self.base + self.readable)
+            at, limit = self.base + position, self.base + self.readable
+            if (stop := self._runs.unseen(at, limit, self.target)) is not None:
+                position = stop - self.base
+                continue
+            run = self._runs.at(at, limit)
             if run.size:
                 self.target.rows(run)
                 position = end_of(run) - self.base

@@ -210,10 +210,10 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None, c
                    remedy=BY_HAND if odd.by_hand else None, **held)
 
 
-def possible_copy_findings(store: Store) -> list[Finding]:
-    """Findings about files that may be the only copy of a missing log file: the name begins (perhaps after a dot) like
-    that file's, such as `0...0.gz`, or the first record belongs there."""
-    return [odd_log_name(store, odd) for odd in store.commitlog.odd
+def possible_copy_findings(store: Store, odd_names: Iterable[OddName]) -> list[Finding]:
+    """Findings about those files that may be the only copy of a missing log file: the name begins (perhaps after a dot)
+    like that file's, such as `0...0.gz`, or the first record belongs there."""
+    return [odd_log_name(store, odd) for odd in odd_names
             if _only_copy(store, odd) or _place_left_open(store, odd) is not None]
 
 
@@ -228,9 +228,7 @@ def _only_copy(store: Store, odd: OddName) -> bool:
 def _place_left_open(store: Store, odd: OddName) -> int | None:
     """The log offset where an odd file belongs by its first record, if no file stands there."""
     place = named_by_record(odd.path) if odd.kind == FILE and odd.length else None
-    queue = store.commitlog
-    open_places = [*queue.missing_ranges(), (queue.max_offset, queue.max_offset + 1)]
-    return place if place is not None and any(start <= place < stop for start, stop in open_places) else None
+    return place if place is not None and store.commitlog.lacks(place) else None
 
 
 def length_findings(store: Store, queue: MappedFileQueue, lacks: Callable[[int, int], bool]) -> Iterator[Finding]:

@@ -105,10 +105,10 @@ class Surroundings:
         if COMMITLOG in self.elsewhere:
             return []
         untold = [*unknown_size_findings(store, log.queue, log.log_end)]
-        gone = [*untold, *self.no_log, *possible_copy_findings(store), *foreign_findings(store, log)]
+        placed, misnamed = place_misnamed_files(live_copies(store.commitlog))
+        gone = [*untold, *self.no_log, *possible_copy_findings(store, placed.odd), *foreign_findings(store, log)]
         if units := units_of_older_log(store, log):
             gone.append(finding(MOSTLY_GONE, COMMITLOG, None, messages=log.tally.messages, lost=0, index_units=units))
-        placed, misnamed = place_misnamed_files(live_copies(store.commitlog))
         # a start reads such a file at the offset in its name, where none of its messages is found
         named = [judged(item, "start") for item in misnamed_findings(store, misnamed)]
         if untold or (named and not list(placed.missing_ranges())):

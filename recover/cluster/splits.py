@@ -127,7 +127,8 @@ def summary_of(parts: Sequence[Split], queues: int, seed: int) -> Summary | None
     keys = np.sum([key_counts(part.records) for part in parts], axis=0)
     times = np.concatenate([part.records["store_timestamp"] for part in parts])
     last = parts[-1].records[-1]
-    return Summary(times.size, parts[0].first, parts[-1].last, int(last["phy_offset"] + last["size"]),
+    held = sum(int(part.records["size"].sum(dtype=np.int64)) for part in parts)
+    return Summary(times.size, parts[0].first, parts[-1].last, int(last["phy_offset"] + last["size"]), held,
                    sum(part.hash_count for part in parts), (int(keys[0]), int(keys[1])),
                    int(times[0]), int(times.min()), tuple(times[-3:].tolist()), tally, totals)
 

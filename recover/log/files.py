@@ -14,6 +14,7 @@ from recover.log.judge import Claim, most_claimed
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reading import FILE
 from recover.store.source import open_file
+from recover.store.store import named_by_record
 
 _CHUNK = 4 << 20
 
@@ -25,9 +26,9 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
     The offsets that a file's records state are weighed against its name and the names around it. A file is examined if
     its first record disagrees with the name, or if no log file can have the name. A file that keeps its name takes
     precedence over one that would move there, unless it is empty: then it is left out. A duplicate that belongs
-    elsewhere is not one.
+    elsewhere is not one. A whole file whose name is no offset is misnamed if its first record is that of a missing one.
     """
-    size, every = queue.file_size, (*queue.files, *queue.duplicates)
+    size, every = queue.file_size, (*queue.files, *queue.duplicates, *_without_name(queue))
     doubted = [mapped_file for mapped_file in every if _is_doubted(mapped_file, size)]
     taken = _offsets(mapped_file for mapped_file in queue.files if mapped_file not in doubted)
     moving = [mapped_file for mapped_file in doubted
@@ -47,12 +48,23 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
     return _with_moved(queue, wrong, empty), [*wrong.items()]
 
 
+def _without_name(queue: MappedFileQueue) -> Iterator[MappedFile]:
+    """Yield the odd files that may be missing log files, at offset -1: their name says nothing of their place."""
+    size, end = queue.file_size, queue.max_offset
+    whole = [odd.path for odd in queue.odd if odd.kind == FILE and odd.length == size]
+    places = ((named_by_record(path), path) for path in whole)
+    for place, path in sorted((place, path) for place, path in places if place is not None):
+        if place == end or queue.lacks(place):
+            yield MappedFile(path, -1, size)
+            end = max(end, place + size)
+
+
 def _with_moved(
     queue: MappedFileQueue, wrong: Mapping[MappedFile, int], empty: Collection[MappedFile]
 ) -> MappedFileQueue:
     """The queue with these files at another offset, without `empty` ones; files that keep a name that no log file can
     have count as odd."""
-    size = queue.file_size
+    size, moved = queue.file_size, {mapped_file.path for mapped_file in wrong}
     stay = [mapped_file for mapped_file in queue.files if mapped_file not in wrong and mapped_file not in empty]
     odd = [mapped_file for mapped_file in stay if size > 0 and mapped_file.file_from_offset % size]
     if not wrong and not odd:
@@ -61,7 +73,8 @@ def _with_moved(
     files += [structs.replace(mapped_file, file_from_offset=right) for mapped_file, right in wrong.items()]
     return MappedFileQueue(
         queue.directories, size, sorted(files, key=lambda mapped_file: mapped_file.file_from_offset),
-        [*queue.odd, *(OddName(mapped_file.path, FILE, mapped_file.length) for mapped_file in odd)],
+        [*(odd for odd in queue.odd if odd.path not in moved),
+         *(OddName(mapped_file.path, FILE, mapped_file.length) for mapped_file in odd)],
         [mapped_file for mapped_file in queue.duplicates if mapped_file not in wrong])
 
 

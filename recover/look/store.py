@@ -136,12 +136,14 @@ def _of_records(store: Store, log: LogView | None) -> Iterator[Trace]:
     files = store.commitlog.files
     scans = {scan.mapped_file: scan for scan in log.files} if log else {}
     plain = log is not None and not (log.tally.bits & _TRACES or log.tally.flags & _FLAG_TRACES)
+    asked = []
     for mapped_file in {files[0], files[-1]} if files else ():
         scan = scans.get(mapped_file) or scan_file(mapped_file, store.commitlog.file_size)
         most = max(_LEAST, _SAMPLED // max(1, len(scan.splits)))
         marks_of = partial(_marks_of, most=most, plain=plain and mapped_file in scans)
-        for marks in ask([(split, marks_of) for split in scan.splits]):
-            yield from _of_marks(marks, mapped_file)
+        asked += [(mapped_file, (split, marks_of)) for split in scan.splits]
+    for (mapped_file, _), marks in zip(asked, ask([question for _, question in asked]), strict=True):
+        yield from _of_marks(marks, mapped_file)
 
 
 class _Marks(NamedTuple):

@@ -16,7 +16,7 @@ from formats.basics import MAX_OFFSET, java_string
 from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.record import TOPIC_SCHEDULE, decode, tags_code
 from formats.record.message import RETRY_PREFIX, SYSTEM_PREFIX
-from formats.record.rows import BIT_DELAY, BIT_LMQ
+from formats.record.rows import BIT_DELAY, BIT_LMQ, NOT_IN_QUEUE, STAND_IN
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.broker import versions
 from recover.broker.record_check import Checked, CheckRules
@@ -31,7 +31,7 @@ from recover.log.file_scan import FileScan
 from recover.log.scan import LogView
 from recover.look.store import finds_log
 from recover.predict.queues import QueueFile, QueueState
-from recover.store.columns import Rows
+from recover.store.columns import Rows, Split
 from recover.store.config_files import LMQ_PREFIX
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reading import FILE, FOLDER
@@ -216,9 +216,9 @@ class BrokerLog(LogSource):
         # the name, and the first folder
         return scan if scan is not None and _place(scan.mapped_file.path) == _place(mapped_file.path) else None
 
-    def parts(self, index: int) -> Sequence[Rows]:
+    def splits(self, index: int) -> Sequence[Split]:
         scan = self.scan_of(self.files[index])
-        return [] if scan is None else [split.records for split in scan.splits]
+        return [] if scan is None else scan.splits
 
 
 def _place(path: Path) -> Path:
@@ -277,6 +277,20 @@ class Dispatcher:
         for row, unit in zip(rows[carriers], units[carriers], strict=True):
             record = decode(self.read(int(row["phy_offset"]), int(row["size"])), check_crc=False)
             self._to_lmq(record.topic_name, record.queue_id, record.property_map(), unit)
+
+    def passes(self, split: Split) -> bool:
+        """See `DispatchTarget`: each queue has the units of its messages, or none."""
+        summary = split.summary
+        if summary is None or split.has(NOT_IN_QUEUE | STAND_IN | BIT_DELAY | BIT_LMQ):
+            return False
+        queues = summary.queues[summary.queues["positions"] > 0]
+        keys = [self.keys[number] for number in split.numbers[summary.queues["positions"] > 0].tolist()]
+        for key, least, most in zip(keys, queues["least"].tolist(), queues["most"].tolist(), strict=True):
+            state = self.states.get(key)
+            if key[0] not in self.batch and (state is None or not state.skips(split.end, least, most)):
+                return False
+        self._note(split.first)
+        return True
 
     def checked(self, message: Checked) -> None:
         """Dispatch a record that the broker's own check accepted; its stored offset is trusted."""
@@ -342,6 +356,11 @@ class Within(Struct):
         stop = rows.size if end_of(rows) <= self.until else bisect_right(starts, self.until) - 1
         self.target.rows(rows[first : max(first, stop)])
 
+    def passes(self, split: Split) -> bool:
+        if split.last <= self.above:
+            return True
+        return split.first > self.above and split.end <= self.until and self.target.passes(split)
+
     def checked(self, message: Checked) -> None:
         if message.phy_offset > self.above and message.phy_offset + message.size <= self.until:
             self.target.checked(message)
@@ -352,6 +371,9 @@ class NullDispatcher:
 
     def rows(self, rows: Rows) -> None:
         pass
+
+    def passes(self, split: Split) -> bool:
+        return True
 
     def checked(self, message: Checked) -> None:
         pass

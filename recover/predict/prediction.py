@@ -154,9 +154,9 @@ def count_lost(view: LogView, end: int, prediction: Prediction) -> None:
     """Count intact messages at or after `end`, the new end of the log."""
     counts = np.zeros(len(view.queues), dtype=np.int64)
     for split in view.live():
-        rows = split.records
-        if not rows.size or int(rows["phy_offset"][-1]) < end:
+        if not split.size or split.last < end:
             continue
+        rows = split.records
         gone = rows[(rows["phy_offset"] >= end) & ((rows["bits"] & STAND_IN) == 0)]
         counts += np.bincount(gone["queue"], minlength=len(counts))
     prediction.lost_messages = int(counts.sum())

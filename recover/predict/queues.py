@@ -210,6 +210,13 @@ class QueueState:
     def _remember(self, phy_offset: int, size: int) -> None:
         self.max_physic = phy_offset if self.by_start else phy_offset + size
 
+    def skips(self, end: int, least: int, most: int) -> bool:
+        """Whether `append` certainly skips all messages with queue offsets of this range that end by physical `end`:
+        the queue has them already."""
+        if end <= self.max_physic:
+            return True
+        return least > 0 and most < self.max_offset and 0 < self.files[-1].wrote < self.files[-1].size
+
     def append(self, queue_offsets: Rows, units: Rows) -> None:
         """Append messages in log order: `queue_offsets` (int64) and their units (dtype of CQ_UNIT)."""
         phys = units["phy_offset"].astype(np.int64)

@@ -17,7 +17,7 @@ that is in two parts is no candidate.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -33,7 +33,7 @@ from formats.sysflag import HOSTS_V6
 from recover.log.file_scan import FileScan, SplitRange, field_at, heads_in, scan_split
 from recover.log.judge import judge
 from recover.log.scan import LogView, dead_ranges
-from recover.store.columns import Rows
+from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
@@ -147,17 +147,26 @@ def sources_in(log: LogView, taken: Iterable[tuple[Path, int, int]] = ()) -> lis
 def _tails(scan: FileScan, ends: list[int]) -> Iterator[tuple[int, int]]:
     """Yield the properties without a checksum of the records that end at these positions of a file, ascending."""
     base = scan.mapped_file.file_from_offset
-    splits = [split for split in scan.splits if split.size]
-    firsts = [split.first for split in splits]
     with scan.mapped_file.open() as reader:
-        for end in ends if splits else ():
-            rows = splits[max(0, bisect_left(firsts, base + end) - 1)].records
-            row = rows[int(np.searchsorted(rows["phy_offset"], base + end)) - 1]
-            start, size = int(row["phy_offset"]) - base, int(row["size"])
+        for place, stop in _ending_at(scan.splits, [base + end for end in ends]):
             with suppress(FormatError, OSError):
-                checked = _checked(reader.read(start, size)) if start + size == end else size
-                if checked < size:
-                    yield start + checked, end
+                checked = _checked(reader.read(place - base, stop - place))
+                if checked < stop - place:
+                    yield place - base + checked, stop - base
+
+
+def _ending_at(splits: Iterable[Split], ends: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the records that end at these places of the log, ascending. A split knows the ends of its
+    last record; only for places between its records its rows are needed."""
+    for split in (split for split in splits if split.size):
+        first, last = bisect_right(ends, split.first), bisect_left(ends, split.end)
+        if first < last:
+            between, starts = np.array(ends[first:last]), np.asarray(split.records["phy_offset"])
+            before = np.searchsorted(starts, between) - 1
+            ended = starts[before] + split.records["size"][before] == between
+            yield from zip(starts[before][ended].tolist(), between[ended].tolist(), strict=True)
+        if split.end in ends[last : last + 1]:
+            yield split.last, split.end
 
 
 def _between(parts: Iterable[tuple[int, int]], spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -2,14 +2,15 @@
 
 1. A place that an intact record of the log holds is not contested: dead ranges alone are filled.
 2. The witnesses of a candidate: a queue unit that names it (offset, size, and place in the queue); that its file is the
-   one that has this place; the candidates next to it in the same file; the intact records, or the end mark, between
-   which its run fits without a gap; its queue, which lacks just this message there, or the index, if the log has no
+   one that has this place, or that it stands at the same position of another log file, as a write to the wrong file
+   leaves it; the candidates next to it in the one file; the intact records, or the end mark, between which its run fits
+   without a gap; its queue, which lacks just this message there, or the index, if the log has no
    message of its queue. A property CRC and a second copy are none: a producer can send both in a body.
 3. Two are needed. A file that is no part of the log is itself no witness, and no candidate of it is one for another:
    there a unit must name one of the run, or the run must fill its place exactly.
-4. A unit that names other bytes of the place denies the candidate, unless another one names it.
-   Of a further log, the records around the place have the last word (`further.py`); if they say nothing, a unit must
-   name the candidate, or one after it in its run: logs part once and never meet again.
+4. A unit that names other bytes of the place denies the candidate, unless one names it, or one after it in its run:
+   logs part once and never meet again. Of a further log, the records around the place have the last word
+   (`further.py`); if they say nothing, such a unit is needed.
 5. Two candidates for one place: the one with more witnesses; the same bytes count once; a tie leaves the place dead.
 
 A record in two parts is no candidate, and stays damage. Nor is a message placed that nothing names, alone among foreign
@@ -51,12 +52,15 @@ def decide(
     rows, size = found.rows, log.queue.file_size
     named = _named(found, dead, store)
     matched, denied = _by_units(rows, named)
+    reached = _reached(rows, matched)
     # what the same bytes on both sides vouch for outranks a queue
-    keep = (matched | ~denied | (rows["beside"] == FOR)) & (rows["beside"] != AGAINST)
+    keep = (reached | ~denied | (rows["beside"] == FOR)) & (rows["beside"] != AGAINST)
     left = [rows[~keep & (rows["beside"] != AGAINST)]]
-    rows, matched = rows[keep], matched[keep]
+    rows, matched, reached = rows[keep], matched[keep], reached[keep]
     further = found.of_further(rows)
-    weights: Rows = np.where(further, _vouched(rows, matched), _weights(found, rows, matched, dead, size))
+    # those of further logs: what the records around say counts for two, and so does a unit
+    vouched = 2 * (rows["beside"] == FOR) + 2 * reached
+    weights: Rows = np.where(further, vouched, _weights(found, rows, matched, dead, size))
     doubted = np.flatnonzero((weights == 1) & (rows["queue"] >= 0) & ~further)
     weights[doubted] += _fits_queue(found, rows[doubted], log)
     unknown = [number for number, key in enumerate(found.queues) if key not in {*log.queues}]
@@ -121,20 +125,21 @@ def _weights(found: Candidates, rows: Rows, matched: Rows, dead: Dead, file_size
     before = begin == dead.starts[ranges]
     behind = (end == dead.stops[ranges]) | (rows["queue"][last] < 0)
     bases = np.array([-1 if source.base is None else source.base for source in found.sources], dtype=np.int64)
-    own = bases[rows["source"][starts]] == begin // file_size * file_size
-    weight = own + before.astype(np.int64) + behind + (own & (lengths > 1)) + np.minimum(named, 2) + (named > 0)
-    weight[~own & (named == 0) & ~(before & behind)] = 0
+    base = bases[rows["source"][starts]]
+    own = base == begin // file_size * file_size
+    level = (base >= 0) & (rows["position"][starts] == begin % file_size)
+    units = np.minimum(named, 2) + (named > 0)
+    weight = units + (own | level) + before + behind + (own & (lengths > 1))
+    weight[~own & ~level & (named == 0) & ~(before & behind)] = 0
     return np.asarray(weight[run])
 
 
-def _vouched(rows: Rows, matched: Rows) -> Rows:
-    """The same for those of further logs: what the records around say counts for two, and so does a unit that names a
-    candidate, or one after it in its run."""
-    weight = 2 * (rows["beside"] == FOR)
-    for run in np.split(np.arange(rows.size), _turns(rows)) if rows.size else ():
-        reached = np.flatnonzero(matched[run])
-        weight[run[: int(reached[-1]) + 1 if reached.size else 0]] += 2
-    return np.asarray(weight)
+def _reached(rows: Rows, matched: Rows) -> Rows:
+    """Which candidates a unit names, or one after it in its run (bool array)."""
+    starts = np.append(0, _turns(rows))[: rows.size]
+    number = np.arange(rows.size)
+    last = np.maximum.reduceat(np.where(matched, number, -1), starts) if rows.size else number
+    return np.asarray(number <= np.repeat(last, np.diff(np.append(starts, rows.size))))
 
 
 def _turns(rows: Rows) -> Rows:

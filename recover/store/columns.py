@@ -75,15 +75,17 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 class Summary(Struct, frozen=True):
     """The facts of a split that are available without its rows: number of rows, phy offsets of the first and last, end
-    of the last; number of hashes, and of index units without those of tags and with them; store timestamps (ms) of the
-    first row, the earliest, and the last three; and the `formats.native.rows.tally_rows` counts, by the split's own
-    queues. No row of such a split has a bit of NOT_IN_QUEUE: setting one requires the rows.
+    of the last; bytes of all of them (`held`); number of hashes, and of index units without those of tags and with
+    them; store timestamps (ms) of the first row, the earliest, and the last three; and the
+    `formats.native.rows.tally_rows` counts, by the split's own queues. No row of such a split has a bit of
+    NOT_IN_QUEUE: setting one requires the rows.
     """
 
     size: int
     first: int
     last: int
     end: int
+    held: int
     hashes: int
     keys: tuple[int, int]
     first_time: int
@@ -193,6 +195,11 @@ class Split:
             return self.summary.end
         last = self.records[-1]
         return int(last["phy_offset"] + last["size"])
+
+    @property
+    def adjoins(self) -> bool:
+        """Whether the rows are elsewhere, and each record ends where the next one begins."""
+        return self.summary is not None and self.summary.end - self.summary.first == self.summary.held
 
     def key_counts(self) -> tuple[int, int]:
         """Return how many index units the rows make, without those of tags and with them."""

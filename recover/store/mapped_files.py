@@ -138,6 +138,11 @@ class MappedFileQueue(Struct):
                 found.append((expected, after.file_from_offset))
         return found
 
+    def lacks(self, offset: int) -> bool:
+        """Whether a file begins at `offset` that is missing between others, or would be the next one."""
+        ends = [*self.missing_ranges(), (self.max_offset, self.max_offset + 1)]
+        return any(start <= offset < stop for start, stop in ends)
+
     def wrong_lengths(self) -> list[MappedFile]:
         """Return the files that a broker would refuse: their length is not the file size."""
         return [f for f in self.files if f.length != self.file_size]

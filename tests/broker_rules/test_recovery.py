@@ -17,7 +17,7 @@ from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.log.scan import LocalEngine
 from recover.predict.dispatch import BrokerLog, reput
-from recover.store.columns import Rows, joined
+from recover.store.columns import Rows, Split, joined
 from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
 from tests.support.stores import flip, log_place
@@ -44,6 +44,9 @@ class Collector:
     def rows(self, rows: Rows) -> None:
         self.offsets += rows["phy_offset"].tolist()
 
+    def passes(self, split: Split) -> bool:
+        return False
+
     def checked(self, message: Checked) -> None:
         self.offsets.append(message.phy_offset)
         self.slow += 1
@@ -54,8 +57,12 @@ def run(log: BrokerLog, first: int, version: str, **given: str) -> tuple[ScanEnd
     return scan(log, first, CheckRules.of(settings(version, **given)), seen), seen
 
 
+def rows_of(log: BrokerLog, index: int) -> Rows:
+    return joined([split.records for split in log.splits(index)])
+
+
 def first_times(log: BrokerLog) -> list[int]:
-    return [int(joined(log.parts(index))["store_timestamp"][0]) for index in range(4)]
+    return [int(rows_of(log, index)["store_timestamp"][0]) for index in range(4)]
 
 
 # --- the start file -------------------------------------------------------------------------------------------------
@@ -163,7 +170,7 @@ def test_scan_ends_before_v2_records_up_to_5_0(store: Callable[[str], Path]) -> 
 def test_scan_ends_at_a_damaged_body_unless_told_not_to_look(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     log = log_of(root)
-    offsets = joined(log.parts(0))["phy_offset"]
+    offsets = rows_of(log, 0)["phy_offset"]
     victim = int(offsets[len(offsets) // 2])
     flip(*log_place(root, victim + 88))
     log = log_of(root)
@@ -176,7 +183,7 @@ def test_scan_ends_at_a_damaged_body_unless_told_not_to_look(store: Callable[[st
 def test_scan_believes_a_wrong_own_offset_but_for_the_check_of_5_5_0(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     log = log_of(root)
-    victim = int(joined(log.parts(0))["phy_offset"][100])
+    victim = int(rows_of(log, 0)["phy_offset"][100])
     flip(*log_place(root, victim + 28 + 4))
     log = log_of(root)
     _, seen = run(log, 0, "5.3.3")
@@ -222,7 +229,7 @@ def reputted(root: Path, start: int, end: int) -> tuple[int | None, Collector]:
 def reputted_over(root: Path, at: int) -> tuple[int | None, list[int], int]:
     """The same, the offsets alone, of a log with a flipped bit in byte `at` of its 51st record; and where that is."""
     log = log_of(root)
-    victim = int(joined(log.parts(0))["phy_offset"][50])
+    victim = int(rows_of(log, 0)["phy_offset"][50])
     flip(*log_place(root, victim + at))
     stuck, seen = reputted(root, 0, 1305932)
     return stuck, seen.offsets, victim
@@ -253,7 +260,7 @@ def test_reput_waits_for_ever_at_a_gap(store: Callable[[str], Path]) -> None:
 def test_a_long_run_comes_in_parts_that_adjoin() -> None:
     rows = np.zeros(600_000, dtype=RECORD)
     rows["size"], rows["phy_offset"] = 100, 100 * np.arange(rows.size)
-    runs, parts = Runs([rows], CheckRules.of(settings("4.9.7"))), []
+    runs, parts = Runs([Split(rows, np.empty(0, dtype=np.int32))], CheckRules.of(settings("4.9.7"))), []
     while not parts or parts[-1].size:
         parts.append(runs.at(end_of(parts[-1]) if parts else 0, 100 * rows.size))
     assert len(parts) > 3 and np.array_equal(np.concatenate(parts), rows)
@@ -264,7 +271,7 @@ def test_a_run_ends_before_the_record_that_does_not_adjoin_wherever_that_is(befo
     rows = np.zeros(20_000, dtype=RECORD)
     rows["size"], rows["phy_offset"] = 100, 100 * np.arange(rows.size)
     rows["phy_offset"][before + 1 :] += 8
-    runs, end = Runs([rows], CheckRules.of(settings("4.9.7"))), 100 * (before + 1)
+    runs, end = Runs([Split(rows, np.empty(0, dtype=np.int32))], CheckRules.of(settings("4.9.7"))), 100 * (before + 1)
     assert np.array_equal(runs.at(0, 100 * rows.size), rows[: before + 1])
     assert runs.at(end, 200 * rows.size).size == 0
     assert np.array_equal(runs.at(end + 8, 200 * rows.size), rows[before + 1 :])

@@ -140,6 +140,15 @@ def test_a_sound_store_sends_half_a_byte_a_message_and_200_bytes_a_queue(
     ran, out = from_now_on(), tmp_path / "out"
     assert mqtool("export", tmp_path / "s", "-o", out, "--format", "parquet", *WHOLE).code == 0
     assert 0 < sum(stage.resultSize() for stage in ran()) <= A_MESSAGE * messages + A_QUEUE * topics * queues
+    # a start after a kill reads the log from its first file on, and has nothing to add to the queues
+    (tmp_path / "s" / "abort").touch()
+    ran = from_now_on()
+    small = "--conf", "mqtool.splitSize=1000000"
+    start = mqtool("predict", tmp_path / "s", "--broker", "5.3.3", "--json", *small, *WHOLE)
+    assert start.document["mode"] == "abnormal" and start.document["lost_messages"] == 0
+    assert start.document["start_reads"]["dispatched_records"] == messages
+    # less than half of what their rows take
+    assert 0 < sum(stage.resultSize() for stage in ran()) <= 8 * messages
 
 
 @pytest.mark.slow

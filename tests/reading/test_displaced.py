@@ -143,6 +143,16 @@ def test_without_queues_and_index_the_file_and_the_neighbours_are_witnesses(
     assert whole(MANY, root).in_place >= left.anywhere.keys()
 
 
+@pytest.mark.parametrize(("name", "seed"), [(MANY, 1), (MANY, 2), ("killed-5.5.0", 3)])
+def test_without_queues_and_index_pages_of_two_files_are_exchanged_again(name: str, seed: int, tmp_path: Path) -> None:
+    """They stand at the position in the one file that they had in the other, and their queues lack them there."""
+    root = copy_store(unpacked(name), tmp_path / "store")
+    damage("log-page-of-other-file", root, seed)
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    assert_placed(name, root)
+
+
 def test_restored_log_of_a_copy_is_the_same_and_leaves_the_source_alone(
     shifted: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -364,6 +374,24 @@ def test_record_that_begins_in_the_properties_of_another_one_comes_back(tmp_path
     root = copy_store(unpacked(PLAIN), tmp_path / "store")
     damage("log-chunks-reordered", root, 55_308)
     assert_placed(PLAIN, root)
+
+
+@pytest.mark.parametrize("field", [0, 8], ids=["offset", "size"])
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_one_wrong_entry_does_not_keep_a_record_from_its_place_among_others(
+    share: float, field: int, shifted: Callable[..., Path]
+) -> None:
+    """What follows it in the file, as in the log, entries name: a log that parted there would not go on alike."""
+    root = shifted(by=-512)
+    found = whole(MANY, root)
+    displaced = sorted(found.anywhere.keys() - found.in_place)
+    at = displaced[int(share * len(displaced))]
+    named = at.to_bytes(8, "big") + len(found.anywhere[at]).to_bytes(4, "big")
+    (path,) = (path for path in root.glob("consumequeue/*/*/*") if named in path.read_bytes())
+    content = bytearray(path.read_bytes())
+    content[content.index(named) + field + (7 if field == 0 else 3)] ^= 1
+    path.write_bytes(content)
+    assert_placed(MANY, root)
 
 
 def test_chunks_are_reordered_in_a_file_of_several_only(tmp_path: Path) -> None:

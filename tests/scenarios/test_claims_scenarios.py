@@ -286,18 +286,50 @@ def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed
         assert path.name in refused.stderr or "no commitlog" in refused.stderr
 
 
-@pytest.mark.parametrize(("name", "offset"), [("{}.gz", 0), ("{}.bak", 131072), (".{}.x8RtzP", 131072)])
-def test_the_only_copy_of_a_log_file_is_no_stray_however_it_is_called(drill: Start, name: str, offset: int) -> None:
+@pytest.mark.parametrize(("name", "offset", "length"), [
+    ("{}.bak", 0, 65536), ("{}.gz", 131072, 20_000), (".{}.x8RtzP", 131072, 40_000),
+])
+def test_the_only_copy_of_a_log_file_is_no_stray_however_it_is_called(
+    drill: Start, name: str, offset: int, length: int, tmp_path: Path
+) -> None:
+    """The first file may have expired, and of another one only a part is there."""
     store = drill("clean-manyfiles-5.3.3")
     path = store.root / "commitlog" / file_name(offset)
+    shutil.copy2(path, tmp_path / "whole")
     other = path.rename(path.with_name(name.format(path.name)))
+    os.truncate(other, length)
     for command in (["verify"], ["predict", "--broker", "5.3.3"], ["recover", "--max-loss", "all", "--yes"]):
         with assert_unchanged(store.root):
             result = store.run(*command)
         assert result.code & exits.OPERATIONAL
         assert "Put the log file back" in result.document["next"][0]["command"], command
-    shutil.copy2(other, path)
+    shutil.copy2(tmp_path / "whole", path)
     store.finds("commitlog-odd-name", f"commitlog/{other.name}", None, exit_code=2)
+
+
+@pytest.mark.parametrize(("name", "numbers", "new"), [
+    ("clean-manyfiles-5.3.3", (3,), "{}.bak"), ("killed-manyfiles-5.5.0", (3, 4, -2), "segment-{}"),
+    ("clean-manyfiles-5.3.3", (-2, -1), "old.{}"),
+])
+def test_whole_log_files_under_names_that_are_none_get_theirs(
+    drill: Start, name: str, numbers: tuple[int, ...], new: str
+) -> None:
+    store = drill(name)
+    before = plain.log_files(store.root)
+    paths = sorted((store.root / "commitlog").iterdir())
+    for number in numbers:
+        renamed(paths[number], new.format(paths[number].name))
+    store.struck()
+    for command in (["inspect"], ["verify"], ["predict", "--broker", "5.3.3"]):
+        found = store.run(*command)
+        assert not found.codes & {"commitlog-missing-file", "commitlog-not-a-file", "commitlog-odd-name"}
+        assert {item["facts"]["right"] for item in found.found("commitlog-misnamed-file")} == {
+            paths[number].name for number in numbers}
+    assert found.document["next"][0]["command"].startswith("mqtool recover")
+    assert found.document["starts"] is False
+    with store.recovered():
+        assert plain.log_files(store.root) == before
+        assert sorted((store.root / "commitlog").iterdir()) == paths
 
 
 def test_folder_that_cannot_leave_its_disk_stays_and_so_does_abort(drill: Start, disk: Path) -> None:
@@ -315,18 +347,18 @@ def test_folder_that_cannot_leave_its_disk_stays_and_so_does_abort(drill: Start,
     assert (disk / "log" / "lost+found" / "file").exists()
 
 
-def test_a_log_file_under_a_name_that_is_none_is_named_with_its_right_one_and_stays(drill: Start) -> None:
+def test_a_part_of_a_log_file_under_a_name_that_is_none_is_named_with_its_right_one_and_stays(drill: Start) -> None:
     store = drill("killed-manyfiles-5.5.0")
-    intact = store.look().document["commitlog"]["messages"]
     path = sorted((store.root / "commitlog").iterdir())[3]
-    path.rename(path.with_name("196608"))
+    other = path.rename(path.with_name("196608"))
+    os.truncate(other, 50_000)
     result = store.look()
     (found,) = result.found("commitlog-not-a-file")
     assert result.code & exits.OPERATIONAL and path.name in found["remedy"]
     with assert_unchanged(store.root):
         assert store.run("recover", "--max-loss", "all", "--yes").code & exits.OPERATIONAL
-    path.with_name("196608").rename(path)
-    assert store.look().document["commitlog"]["messages"] == intact
+    other.rename(path)
+    assert not store.look().code & exits.OPERATIONAL
 
 
 def test_folders_of_the_log_that_nobody_named_are_in_the_hint(drill: Start) -> None:
