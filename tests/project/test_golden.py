@@ -16,7 +16,7 @@ from tests.support.stores import write_at
 
 KNOWN = golden.kept()
 QUICK = golden.quick(KNOWN)
-SAMPLE = sorted(QUICK, key=lambda case: case.rank)[:10]
+SAMPLE = sorted(QUICK, key=lambda case: case.rank)[:6]
 ONE = Case("clean-plain-4.9.7", "queue-behind")
 
 

@@ -33,6 +33,7 @@ from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.config_files import read_config
 from recover.store.store import Store
 from tests.support.analysed import analysed, carry_out, opened
+from tests.support.sampling import chosen
 from tests.support.stores import real_store, write_at
 
 # --- What recover plans, where no scenario of a real store shows it.
@@ -195,7 +196,7 @@ CASES = [(stroke, bak, NAMES[number % 3]) for number, (stroke, bak) in enumerate
 CASES += [(stroke, bak, "topics.json") for stroke in ("cut", "zeros") for bak in BAK]
 
 
-@pytest.mark.parametrize(("stroke", "bak", "name"), CASES)
+@pytest.mark.parametrize(("stroke", "bak", "name"), chosen(CASES, quick=12))
 def test_t28_config_file_gets_its_best_copy_and_nothing_is_made_up(
     store: Make, stroke: str, bak: str, name: str
 ) -> None:

@@ -171,14 +171,15 @@ def test_t37_twenty_thousand_queues_with_progress(folder: Path, queues: int) -> 
     assert "queues checked" in stderr
 
 
-def test_t37_hundred_files_and_many_queues_are_recovered_and_resumed(folder: Path) -> None:
+@few("number", [300, 600], quick=1)
+def test_t37_hundred_files_and_many_queues_are_recovered_and_resumed(folder: Path, number: int) -> None:
     shapes.many_files(folder / "files")
     files = Drill.of(folder / "files")
     files.strike("size-huge")
     files.strike("log-middle-empty")
     with files.recovered(starts=False):
         pass
-    shapes.many_queues(folder / "queues", 600)
+    shapes.many_queues(folder / "queues", number)
     queues = Drill.of(folder / "queues")
     shutil.rmtree(queues.root / "consumequeue" / "Topic00002")
     before = tree_digest(queues.root)

@@ -17,8 +17,9 @@ import io
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -71,16 +72,18 @@ def texts() -> list[Text]:
     return list(dict.fromkeys([*plain, *((words.COUNTED, noun) for noun in _nouns())]))
 
 
-def _nouns() -> Iterator[str]:
-    for tree in map(_parsed, sorted(ROOT.rglob("*.py"))):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("count", "C_"):
-                yield from (item.value for item in node.args
-                            if isinstance(item, ast.Constant) and item.value and isinstance(item.value, str))
+@cache
+def _nouns() -> tuple[str, ...]:
+    return tuple(item.value for path in sorted(ROOT.rglob("*.py")) for node in _parsed(path)
+                 if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("count", "C_")
+                 for item in node.args if isinstance(item, ast.Constant) and item.value and isinstance(item.value, str))
 
 
-def _parsed(path: Path) -> ast.AST:
-    return ast.parse(path.read_text("utf-8"))
+@cache
+def _parsed(path: Path) -> tuple[ast.AST, ...]:
+    """The calls and assignments of a module."""
+    every = ast.walk(ast.parse(path.read_text("utf-8")))
+    return tuple(node for node in every if isinstance(node, ast.Assign | ast.Call))
 
 
 def _texts() -> Iterator[str]:
@@ -111,8 +114,8 @@ def _texts() -> Iterator[str]:
             yield from _literals(_parsed(path), calls, columns)
 
 
-def _literals(tree: ast.AST, calls: Collection[str], columns: Collection[str]) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _literals(nodes: Iterable[ast.AST], calls: Collection[str], columns: Collection[str]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in columns:
             found = [item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)]
             yield from (name.lstrip(">*").replace("_", " ") for name in found)

@@ -214,7 +214,7 @@ def test_log_that_a_live_broker_appends_to_is_read_without_a_signal(store: Drill
 
 
 CODES = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EROFS", "EACCES", "EMFILE", "EDQUOT")}
-CASES = sampled(sorted(CODES), sorted(PLANS), ["once", "from then on"], quick=2, one_in=20)
+CASES = sampled(sorted(CODES), sorted(PLANS), ["once", "from then on"], quick=1, one_in=20)
 
 
 def _from(stop: int, how: str) -> Callable[[int, disk.Operation], bool]:
