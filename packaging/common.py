@@ -12,7 +12,7 @@ import sys
 import tarfile
 import tomllib
 import venv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +59,24 @@ def zig(*words: str) -> list[str]:
     return [str(tools() / "python"), "-m", "ziglang", *words]
 
 
+def compile_ahead(python: Path, library: Path, parts: Iterable[Path]) -> None:
+    """Compile parts of a library to bytecode that is never checked again: nothing is written where it runs, also as
+    root. Forced, and -B: nothing that an earlier start compiled stays."""
+    run([python, "-I", "-B", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", "-s", library,
+         "-p", "lib", *sorted(parts)], ROOT)
+
+
+def kept(name: str, *made_of: bytes | str, make: Callable[[Path], None]) -> Path:
+    """Return a folder in the cache of what depends on `made_of` alone, made if it is not there."""
+    text = b"\0".join(one.encode() if isinstance(one, str) else one for one in made_of)
+    target = CACHE / f"{name}-{hashlib.sha256(text).hexdigest()[:12]}"
+    if not target.exists():
+        work = fresh(target.with_name(f"{target.name}.making"))
+        make(work)
+        work.rename(target)
+    return target
+
+
 def apt(state: Path, kind: str, *releases: str, architecture: str = "amd64") -> list[str]:
     """Return apt-get with a state of its own in a folder, and lists of these releases of Debian: the machine's stay as
     they are. `kind` is deb or deb-src; nothing counts as installed."""
@@ -95,9 +113,9 @@ def fresh(folder: Path) -> Path:
     return folder
 
 
-def pack(folder: Path, target: Path, preset: int = 6) -> Path:
-    """Pack a folder into a `.tar.xz` (or `.tar`): the same bytes for the same names, modes and contents. `preset`: xz's
-    own, from 0, which is quick, to 9."""
+def pack(folder: Path, target: Path, *, quickly: bool = False) -> Path:
+    """Pack a folder into a `.tar.xz` (or `.tar`): the same bytes for the same names, modes and contents. `quickly`:
+    into a larger file."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in [folder, *sorted(folder.rglob("*"))]:
@@ -113,8 +131,8 @@ def pack(folder: Path, target: Path, preset: int = 6) -> Path:
                 archive.addfile(info)
     data = raw.getvalue()
     if target.suffix == ".xz":
-        filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": 64 << 20}]
-        data = lzma.compress(data, filters=filters)
+        settings = {"preset": 0} if quickly else {"preset": 6, "dict_size": 64 << 20}
+        data = lzma.compress(data, filters=[{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, **settings}])
     target.write_bytes(data)
     return target
 

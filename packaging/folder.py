@@ -1,7 +1,8 @@
 """The folder that needs no Python, packed (`mqtool-VERSION-linux-x86_64.tar.xz`), and the .deb and .rpm around it.
 
 1. The interpreter for glibc 2.17 (interpreter.py), and the wheels of the local engine as locked, all for glibc 2.17.
-2. Bytecode is compiled ahead and never checked again: nothing is written where it runs, also as root.
+2. Bytecode is compiled ahead and never checked again: nothing is written where it runs, also as root. That of what
+   mqtool needs is kept for the next build.
 3. `mqtool` (launcher.c) starts it, from wherever it was unpacked, through links, and whatever the environment says.
 4. What numpy needs of a system besides glibc is put where its libraries look first. The programs are tested in a root
    that has glibc and nothing else.
@@ -18,10 +19,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from common import BUILD, PYTHON, ROOT, VERSION, epoch, fresh, pack, run, tools, zig
+from common import BUILD, CACHE, PYTHON, ROOT, VERSION, compile_ahead, epoch, fresh, kept, pack, run, tools, zig
 from interpreter import LIBGCC, SOURCES, TARGET, interpreter
 from wheels import PLATFORMS, download
 
@@ -29,7 +30,7 @@ GLIBC = (2, 17)
 NAME = f"mqtool-{VERSION}-linux-x86_64"
 _UNUSED = ("*/tests", "numpy/fft", "numpy/f2py", "numpy/distutils", "numpy/_core/include", "numpy/_core/lib",
            "numpy/random/lib", "numpy/typing", "numpy/_pyinstaller", "numpy/*/*.pyi", "numpy/*.pyi")
-_ZIG = {"ZIG_GLOBAL_CACHE_DIR": str(BUILD / "zig-cache")}
+_ZIG = {"ZIG_GLOBAL_CACHE_DIR": str(CACHE / "zig")}
 _SHELLS = {"bash": "bash-completion/completions/mqtool", "zsh": "zsh/site-functions/_mqtool",
            "fish": "fish/vendor_completions.d/mqtool.fish"}
 
@@ -48,15 +49,27 @@ def binaries(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def install(site: Path, own: Path) -> None:
-    """Install mqtool's wheel and the locked wheels of what it needs into a folder, without what never runs."""
-    wheels = fresh(BUILD / "folder-wheels")
-    download(PLATFORMS[0], PYTHON, wheels)
-    for path in [*sorted(wheels.iterdir()), own]:
+def install(wheels: Iterable[Path], site: Path) -> None:
+    """Unpack wheels into a folder, without what never runs."""
+    for path in wheels:
         run([sys.executable, "-m", "zipfile", "-e", path, site], ROOT)
     for pattern in _UNUSED:
         for path in sorted(site.glob(pattern)) + (sorted(site.glob(f"*/{pattern}")) if pattern == "*/tests" else []):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def needed() -> Path:
+    """Return a library with the locked wheels of what mqtool needs, compiled, made once a machine and lock."""
+    def make(folder: Path) -> None:
+        wheels = fresh(BUILD / "folder-wheels")
+        download(PLATFORMS[0], PYTHON, wheels)
+        site = folder / "site-packages"
+        install(sorted(wheels.iterdir()), site)
+        shutil.copytree(interpreter() / "libraries", site / "numpy.libs", dirs_exist_ok=True)
+        compile_ahead(interpreter() / "python" / "bin" / f"python{PYTHON}", folder, [site])
+
+    lock = ROOT / "packaging" / "local.lock"
+    return kept("needed", Path(__file__).read_bytes(), lock.read_bytes(), interpreter().name, make=make)
 
 
 def licences(site: Path, folder: Path) -> None:
@@ -77,24 +90,22 @@ def folder(own: Path) -> Path:
     shutil.copytree(interpreter() / "python", top / "python", symlinks=True)
     library = top / "python" / "lib" / f"python{PYTHON}"
     site = library / "site-packages"
-    site.mkdir(exist_ok=True)
-    install(site, own)
-    shutil.copytree(interpreter() / "libraries", site / "numpy.libs", dirs_exist_ok=True)
+    shutil.copytree(needed() / "site-packages", site, dirs_exist_ok=True)
+    own_parts = fresh(BUILD / "folder-own")
+    install([own], own_parts)
+    shutil.copytree(own_parts, site, dirs_exist_ok=True)
+    licences(site, top / "licenses")
+    python = top / "python" / "bin" / f"python{PYTHON}"
+    compile_ahead(python, library, (site / part.name for part in own_parts.iterdir() if "-info" not in part.name))
+    run(zig("cc", "-target", TARGET, "-O2", "-s", f'-DPYTHON="{PYTHON}"', str(ROOT / "packaging" / "launcher.c"), "-o",
+            str(top / "mqtool")), ROOT, _ZIG)
     for path in binaries(top):
         if newest_glibc(path) > GLIBC:
             sys.exit(f"{path.relative_to(top)} needs glibc {'.'.join(map(str, newest_glibc(path)))}")
-    licences(site, top / "licenses")
-    python = top / "python" / "bin" / f"python{PYTHON}"
-    stamp = {"SOURCE_DATE_EPOCH": str(epoch())}
-    # forced, and -B: nothing that an earlier start compiled stays
-    run([python, "-I", "-B", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", "-s", library,
-         "-p", "lib", library], ROOT, stamp)
-    run(zig("cc", "-target", TARGET, "-O2", "-s", f'-DPYTHON="{PYTHON}"', str(ROOT / "packaging" / "launcher.c"), "-o",
-            str(top / "mqtool")), ROOT, _ZIG)
     share(top)
     parts = [f"{source.package}={source.version}" for source in SOURCES] + [f"libgcc-s1={LIBGCC[0].split('_')[1]}"]
     run([tools() / "python", ROOT / "packaging" / "sbom.py", site, top / "sbom.cdx.json", NAME, VERSION, *parts], ROOT,
-        stamp)
+        {"SOURCE_DATE_EPOCH": str(epoch())})
     shutil.copyfile(ROOT / "LICENSE", top / "LICENSE")
     (top / "README").write_text(
         f"mqtool {VERSION} for Linux on x86-64 with glibc {'.'.join(map(str, GLIBC))} or newer. Run ./mqtool, from\n"
@@ -115,7 +126,7 @@ def share(top: Path) -> None:
     shutil.copytree(ROOT / "packaging" / "systemd", top / "share" / "systemd")
 
 
-def system_packages(top: Path, target: Path, compression: str) -> list[Path]:
+def system_packages(top: Path, target: Path, compression: Mapping[str, str]) -> list[Path]:
     """Build .deb and .rpm in a folder: `top` as /usr/lib/mqtool, and links to where a system looks for its parts."""
     share_of = [("man/man1/mqtool.1", "/usr/share/man/man1/mqtool.1"),
                 *((place, f"/usr/share/{place}") for place in _SHELLS.values()),
@@ -133,7 +144,7 @@ def system_packages(top: Path, target: Path, compression: str) -> list[Path]:
             *({"src": str(top / "share" / place), "dst": where} for place, where in share_of),
         ],
         "overrides": {"rpm": {"depends": ["glibc >= 2.17"]}},
-        "rpm": {"compression": compression}, "deb": {"compression": compression},
+        **{kind: {"compression": how} for kind, how in compression.items()},
     }
     described = BUILD / "nfpm.json"
     described.write_text(json.dumps(config))
@@ -155,5 +166,5 @@ def archives(own: Path, target: Path, *, quickly: bool = False) -> list[Path]:
     # packages take the times of the files, as they are on the disk
     for path in (top, *top.rglob("*")):
         os.utime(path, (epoch(), epoch()), follow_symlinks=False)
-    preset, compression = (0, "gzip") if quickly else (6, "xz")
-    return [pack(top, target / f"{NAME}.tar.xz", preset), *system_packages(top, target, compression)]
+    compression = {"deb": "none", "rpm": "gzip:1"} if quickly else {"deb": "xz", "rpm": "xz"}
+    return [pack(top, target / f"{NAME}.tar.xz", quickly=quickly), *system_packages(top, target, compression)]

@@ -6,7 +6,9 @@ system: for the folder that needs no Python.
 2. zlib and libffi become static libraries, and every extension module a part of the interpreter: one file, which needs
    nothing but glibc. Modules without a use here (ssl, sqlite3, curses and so on) are left out.
 3. The libraries are zlib, Debian's libgcc_s, and a libstdc++ of the two functions that numpy calls.
-4. All this is made once a machine and version of this file, outside of the work tree, as no commit of ours changes it.
+4. The standard library is compiled ahead, and its bytecode never checked again.
+5. All this is made once a machine and version of this file, outside of the work tree, as no commit of ours changes it.
+   What `configure` asks of the machine is answered here, so that every machine makes the same bytes.
 
 It protects from a newer glibc of the machine that builds: zig has the headers and the symbols of 2.17 alone.
 """
@@ -21,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from common import CACHE, PYTHON, ROOT, TOOLS, apt, check_sum, fresh, run, zig
+from common import CACHE, PYTHON, ROOT, TOOLS, apt, check_sum, compile_ahead, fresh, run, zig
 
 TARGET = "x86_64-linux-gnu.2.17"
 LIBGCC = ("libgcc-s1_10.2.1-6_amd64.deb",
@@ -60,6 +62,11 @@ _LEFT_OUT = ("_tkinter", "_curses", "_curses_panel", "readline", "_gdbm", "_dbm"
              "_hashlib", "_uuid")
 _UNUSED = ("test", "idlelib", "tkinter", "turtledemo", "turtle.py", "ensurepip", "pydoc_data", "venv", "__phello__",
            "curses", "sqlite3", "dbm", "_pyrepl")
+_ASKED_OF_THE_MACHINE = ("ac_cv_broken_nice=no", "ac_cv_file__dev_ptmx=yes", "ac_cv_file__dev_ptc=no",
+                         "ac_cv_posix_semaphores_enabled=yes", "ac_cv_broken_sem_getvalue=no",
+                         "ac_cv_buggy_getaddrinfo=no")
+"""What `configure` finds out by what it may do where it runs (its own niceness, /dev, the network), as Linux has it:
+otherwise `nice make dist` makes another interpreter."""
 _PREADV2 = """
 #include <sys/syscall.h>
 /* glibc has preadv2 since 2.26; it tells whether the page cache holds a page */
@@ -111,6 +118,7 @@ def build_python(folder: Path, made: Path, environment: dict[str, str]) -> Path:
     run(["./configure", "--build=x86_64-pc-linux-gnu", "--prefix=/python", "--disable-test-modules",
          "--with-ensurepip=no", "--without-doc-strings", "--disable-shared", "MODULE_BUILDTYPE=static",
          "ac_cv_func_memfd_create=no", "ac_cv_func_copy_file_range=no", "ac_cv_func_preadv2=yes",
+         *_ASKED_OF_THE_MACHINE,
          f"ZLIB_CFLAGS=-I{made}/include", f"ZLIB_LIBS=-L{made}/lib -lz",
          f"LIBFFI_CFLAGS=-I{made}/include", f"LIBFFI_LIBS=-L{made}/lib -lffi",
          *(f"py_cv_module_{name}=n/a" for name in _LEFT_OUT)], source, environment)
@@ -180,6 +188,8 @@ def interpreter() -> Path:
     prefix = build_python(work, made, environment)
     strip(prefix, work)
     kept = fresh(work / "kept")
+    library = prefix / "lib" / f"python{PYTHON}"
+    compile_ahead(prefix / "bin" / f"python{PYTHON}", library, [library])
     prefix.rename(kept / "python")
     (kept / "licenses").mkdir()
     for source in SOURCES:

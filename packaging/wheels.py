@@ -8,12 +8,13 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from common import BUILD, ROOT, VERSION, epoch, fresh, pack, run, tools, zig
+from common import BUILD, ROOT, VERSION, epoch, fresh, kept, pack, run, tools, zig
 
 ZIG_FLAGS = runpy.run_path(str(ROOT / "formats" / "native" / "build.py"))["ZIG_FLAGS"]
 
@@ -49,13 +50,13 @@ def sdist(work: Path) -> Path:
     return work / f"mqtool-{VERSION}.tar.gz"
 
 
-def wheel(source: Path, platform: Platform, work: Path) -> Path:
-    """Build the wheel of a platform out of the source archive; return it."""
+def wheel(source: Path, platform: Platform, work: Path, cache: Path) -> Path:
+    """Build the wheel of a platform out of the source archive, with the compiler's `cache`; return it."""
     tree = fresh(work / platform.target)
     run(["tar", "xf", source, "--strip-components=1"], tree)
     run([tools() / "python", "-m", "hatchling", "build", "-t", "wheel", "-d", work], tree, {
         "SOURCE_DATE_EPOCH": str(epoch()), "MQTOOL_PLATFORM": platform.tag,
-        "CC": " ".join(platform.compiler), "ZIG_GLOBAL_CACHE_DIR": str(BUILD / "zig-cache"),
+        "CC": " ".join(platform.compiler), "ZIG_GLOBAL_CACHE_DIR": str(cache),
     })
     made = work / f"mqtool-{VERSION}-py3-none-{platform.tag}.whl"
     if not made.exists():
@@ -63,18 +64,24 @@ def wheel(source: Path, platform: Platform, work: Path) -> Path:
     return made
 
 
-def build_all(work: Path) -> list[Path]:
-    """Build the source archive and all wheels in a folder."""
+def build_all(work: Path, cache: Path | None = None) -> list[Path]:
+    """Build the source archive and all wheels in a folder; without a `cache`, everything is compiled anew."""
     source = sdist(fresh(work))
-    return [source, *(wheel(source, platform, work) for platform in PLATFORMS)]
+    return [source, *(wheel(source, platform, work, cache or work / "zig-cache") for platform in PLATFORMS)]
 
 
 def download(platform: Platform, python: str, target: Path) -> None:
-    """Download what mqtool needs on a platform, as locked; every file is checked against the lock."""
-    run([tools() / "python", "-m", "pip", "download", "--quiet", "--require-hashes", "--only-binary", ":all:",
-         "--no-deps", "--python-version", python, "--implementation", "cp", "--abi", f"cp{python.replace('.', '')}",
-         "--abi", "abi3", "--abi", "none", *(word for tag in platform.accepts for word in ("--platform", tag)),
-         "-r", ROOT / "packaging" / "local.lock", "-d", target], ROOT)
+    """Download what mqtool needs on a platform, as locked, once a machine; every file is checked against the lock."""
+    lock = ROOT / "packaging" / "local.lock"
+
+    def fetch(folder: Path) -> None:
+        run([tools() / "python", "-m", "pip", "download", "--quiet", "--require-hashes", "--only-binary", ":all:",
+             "--no-deps", "--python-version", python, "--implementation", "cp", "--abi", f"cp{python.replace('.', '')}",
+             "--abi", "abi3", "--abi", "none", *(word for tag in platform.accepts for word in ("--platform", tag)),
+             "-r", lock, "-d", folder], ROOT)
+
+    shutil.copytree(kept("locked", lock.read_bytes(), python, *platform.accepts, make=fetch), target,
+                    dirs_exist_ok=True)
 
 
 def wheelhouse(platform: Platform, own: Path, target: Path, pythons: Sequence[str] = PYTHONS) -> Path:

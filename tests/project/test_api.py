@@ -1,8 +1,10 @@
-"""The Python API that docs/api.md promises: its examples run, and its names are those that can be imported."""
+"""The Python API that docs/api.md promises: its examples run, and its names are those that can be imported. And that
+these, commands, codes and keys stay what a release promised."""
 
 from __future__ import annotations
 
 import doctest
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from formats.record import MIN_RECORD_SIZE
+from tests.support import promised
 from tests.support.harm import bit
 from tests.support.stores import real_store, unpacked
 
@@ -72,3 +75,10 @@ def test_records_behind_damage_are_read_and_the_damage_is_named(tmp_path: Path) 
     log = scan_log(Store.open(store), threads=2)
     assert [(one.start, one.intact_after) for one in log.damaged] == [(hit.phy_offset, len(whole) - 101)]
     assert [one.phy_offset for one in read_records(log)] == [one.phy_offset for one in whole if one != hit]
+
+
+def test_nothing_that_the_release_promised_to_scripts_and_programs_is_gone() -> None:
+    before, now = json.loads(promised.PLACE.read_text()), promised.promised()
+    assert all(before.values())
+    gone = {kind: sorted(set(lines) - set(now[kind])) for kind, lines in before.items()}
+    assert gone == {kind: [] for kind in now}

@@ -39,6 +39,11 @@ def test_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
     assert modules <= set(wheel.namelist())
 
 
+def test_wheel_holds_catalogues_of_texts_compiled_and_not_as_they_are_edited(wheel: zipfile.ZipFile) -> None:
+    compiled = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mqtool" / "locale").rglob("*.mo")}
+    assert {name for name in wheel.namelist() if "/locale/" in name} == compiled != set()
+
+
 def test_type_checkers_of_users_read_the_types(wheel: zipfile.ZipFile) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(wheel.namelist())
 

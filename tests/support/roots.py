@@ -2,15 +2,17 @@
 nothing that can be written.
 
 A bare root has glibc of a release of Debian and nothing else: no shell, no Python, no other library. Apt fetches it,
-once a run of tests, with a state of its own; without it the tests say that they were not run.
+once a work tree, with a state of its own; without it the tests say that they were not run.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,46 +44,66 @@ def why_not() -> str | None:
 
 
 def released() -> Path:
-    """Return a folder with the files of a release of this work tree, built if an earlier build was of another one. Skip
-    the test where no `make dist` has compiled an interpreter, which takes minutes."""
-    folder = ROOT / "build" / "tested"
+    """Return a folder with the files of a release of this work tree: dist/ itself after `make dist`, else one that is
+    built if an earlier build was of another work tree. Skip the test where no `make dist` has compiled an interpreter,
+    which takes minutes."""
     script = ROOT / "packaging" / "dist.py"
-    done = subprocess.run([sys.executable, "-B", script, "tested", folder], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-B", script, "tested", ROOT / "build" / "tested"], capture_output=True,
+                          text=True)
     if done.returncode == 77:
         pytest.skip("NOT RUN: no interpreter was compiled on this machine (make dist)")
     assert not done.returncode, done.stderr[-3000:]
-    return folder
+    return Path(done.stdout.strip())
 
 
-def _fetched(folder: Path, release: str, architecture: str, *words: str) -> list[Path]:
-    """Have apt fetch packages of a release of Debian; skip the test if it cannot."""
-    script = (f"import sys; sys.path.insert(0, {str(ROOT / 'packaging')!r}); import common, pathlib; "
-              f"work = pathlib.Path({str(folder)!r}); "
-              f"apt = common.apt(work / 'apt', 'deb', {release!r}, architecture={architecture!r}); "
-              f"common.run([*apt, *{words!r}], work)")
-    done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, timeout=240)
-    if done.returncode:
-        pytest.skip(f"NOT RUN in a root of {release}: {done.stderr[-300:]}")
-    return sorted(folder.rglob("*.deb"))
+def _fetched(release: str, architecture: str, *words: str) -> list[Path]:
+    """Have apt fetch packages of a release of Debian, once a work tree; skip the test if it cannot."""
+    folder = ROOT / "build" / "roots" / f"{release}-{architecture}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+                script = (f"import sys; sys.path.insert(0, {str(ROOT / 'packaging')!r}); import common, pathlib; "
+                          f"work = pathlib.Path({made!r}); "
+                          f"apt = common.apt(work / 'apt', 'deb', {release!r}, architecture={architecture!r}); "
+                          f"common.run([*apt, *{words!r}], work)")
+                done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, timeout=240)
+                if done.returncode:
+                    pytest.skip(f"NOT RUN in a root of {release}: {done.stderr[-300:]}")
+                packages = Path(made) / "packages"
+                packages.mkdir()
+                for path in list(Path(made).rglob("*.deb")):
+                    path.rename(packages / path.name)
+                packages.rename(folder)
+    return sorted(folder.iterdir())
 
 
 def bare_root(folder: Path, release: str) -> Path:
     """Make a root with glibc of a release of Debian alone, in a folder."""
-    return _root(folder / "root", _fetched(folder, release, "amd64", "download", "libc6"))
+    return _root(folder / "root", _fetched(release, "amd64", "download", "libc6"))
 
 
 def emulated_root(folder: Path, release: str) -> Path:
-    """Make a root of Debian for aarch64 with its Python and the emulator `/qemu`, in a folder; skip the test if there
-    is none."""
+    """Make a root of Debian for aarch64 with its Python, compiled if this one is of the same version, and the emulator
+    `/qemu`, in a folder; skip the test if there is none."""
     emulator = shutil.which("qemu-aarch64-static")
     if emulator is None:
         pytest.skip("NOT RUN: there is no qemu-aarch64-static")
     folder.mkdir()
-    packages = _fetched(folder, release, "arm64", "install", "--download-only", "--yes", "--no-install-recommends",
+    packages = _fetched(release, "arm64", "install", "--download-only", "--yes", "--no-install-recommends",
                         "python3-minimal", "libpython3-stdlib")
     root = _root(folder / "root", packages)
     shutil.copy(emulator, root / "qemu")
+    for library in root.glob(f"usr/lib/python{sys.version_info.major}.{sys.version_info.minor}"):
+        compiled(library)
     return root
+
+
+def compiled(library: Path) -> None:
+    """Compile modules for this version of Python, as an installation does: an emulated one takes minutes for it."""
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", library],
+                   check=True, capture_output=True)
 
 
 def _root(root: Path, packages: list[Path]) -> Path:
