@@ -325,8 +325,10 @@ class Session:
         }
         if self.is_local:
             environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-            # the JVM only passes bytes on: the cost of the second compiler does not pay off within one command
-            environment["JDK_JAVA_OPTIONS"] += " -XX:TieredStopAtLevel=1"
+            # the JVM only passes bytes on: neither the second compiler nor the check of Spark's own classes pays off
+            # within one command
+            environment["JDK_JAVA_OPTIONS"] += " -XX:TieredStopAtLevel=1 -XX:+IgnoreUnrecognizedVMOptions " \
+                "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
         return environment
 
     def json(self) -> dict[str, Any]:
