@@ -24,6 +24,7 @@ from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
 from recover.findings.model import Phrase, few, shell_line
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader
+from recover.store.reading import FILE
 from recover.store.source import (
     LocalTree,
     StorePath,
@@ -254,8 +255,12 @@ class Store:
         """
         stated = self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
         if len(queue.files) == 1:
-            cut = queue.files[0].length < stated and _is_truncated(queue.files[0].path)
-            return (stated if cut else queue.file_size), bool(stated or queue.duplicates)
+            (only,) = queue.files
+            cut = only.length < stated and _is_truncated(only.path)
+            # the next one is there under another name, and begins where this one ends
+            goes_on = any(odd.kind == FILE and odd.length == only.length and named_by_record(odd.path) == only.end
+                          for odd in queue.odd)
+            return (stated if cut else queue.file_size), bool(stated or queue.duplicates or goes_on)
         if queue.file_size in queue.lengths:
             return queue.file_size, True
         misnamed = [file for file in queue.files[-1:]

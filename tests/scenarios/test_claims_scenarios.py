@@ -309,7 +309,7 @@ def test_the_only_copy_of_a_log_file_is_no_stray_however_it_is_called(
 
 @pytest.mark.parametrize(("name", "numbers", "new"), [
     ("clean-manyfiles-5.3.3", (3,), "{}.bak"), ("killed-manyfiles-5.5.0", (3, 4, -2), "segment-{}"),
-    ("clean-manyfiles-5.3.3", (-2, -1), "old.{}"),
+    ("clean-manyfiles-5.3.3", (-2, -1), "old.{}"), ("clean-5.3.3", (1,), "{}.bak"),
 ])
 def test_whole_log_files_under_names_that_are_none_get_theirs(
     drill: Start, name: str, numbers: tuple[int, ...], new: str

@@ -15,7 +15,7 @@ from formats.config.json import Style, dumps, loads
 from mqtool import exits
 from mqtool.next_steps import START_BROKER
 from tests.cli.runner import Result, mqtool
-from tests.support.sampling import sampled
+from tests.support.sampling import few
 from tests.support.stores import real_store
 
 _OWNER = 12345
@@ -55,7 +55,8 @@ def root(tmp_path: Path) -> Path:
     return real_store("clean-4.5.1", tmp_path)
 
 
-@pytest.mark.parametrize(("surround", "recipe"), sampled(AROUND, ["", "bit-in-body"], quick=3))
+@pytest.mark.parametrize("surround", AROUND)
+@few("recipe", ["", "bit-in-body"], quick=(1,))
 def test_no_command_names_a_start_that_predict_advises_against(
     surround: Callable[[Path], tuple[str, ...]], recipe: str, root: Path, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def chosen(cases: Sequence[tuple[Any, ...]], *, quick: int = 0, one_in: int = 0)
 
     Always the same ones, and spread: a value of an axis that no case so far has comes first.
     """
+    assert not any(isinstance(value, _Parameters) for case in cases for value in case), "`few` takes what has marks"
     deep = len(cases) // one_in if one_in else 0
     left = list(range(len(cases)))
     random.Random(20).shuffle(left)
