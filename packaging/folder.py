@@ -144,7 +144,8 @@ def system_packages(top: Path, target: Path, compression: Mapping[str, str]) -> 
             *({"src": str(top / "share" / place), "dst": where} for place, where in share_of),
         ],
         "overrides": {"rpm": {"depends": ["glibc >= 2.17"]}},
-        **{kind: {"compression": how} for kind, how in compression.items()},
+        "deb": {"compression": compression["deb"]},
+        "rpm": {"compression": compression["rpm"], "buildhost": "localhost"},  # else it names the machine
     }
     described = BUILD / "nfpm.json"
     described.write_text(json.dumps(config))

@@ -271,6 +271,8 @@ def test_the_packages_of_systems_bring_the_same_folder_the_command_and_its_man_p
     if shutil.which("rpm"):
         listed = subprocess.run(["rpm", "-qlp", rpm], capture_output=True, text=True, check=True).stdout.splitlines()
         assert {"/usr/bin/mqtool", "/usr/lib/mqtool/mqtool", "/usr/share/man/man1/mqtool.1"} <= set(listed)
+        made_on = subprocess.run(["rpm", "-qp", "--queryformat", "%{BUILDHOST}", rpm], capture_output=True, text=True)
+        assert made_on.stdout == "localhost"
 
 
 def test_every_file_of_the_release_has_its_checksum(dist: Path) -> None:
