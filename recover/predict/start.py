@@ -201,11 +201,12 @@ class Starts:
         """Return the start of the broker of these settings (see `play`), with a prediction of the caller's own."""
         # where they refuse no start, a start with them is the start without them
         key = _key(settings), rights or not any(item.facts["stops"] for item in self.around.rights)
-        run = self._runs.pop(key, None) or _run(self.around, settings, None, rights=key[1])
-        # the one that was asked for longest ago goes first
-        for least in [*self._runs][: max(0, len(self._runs) - _KEPT + 1)]:
-            del self._runs[least]
-        self._runs[key] = run
+        if key not in self._runs:
+            if len(self._runs) == _KEPT:
+                # the first is that of the store's own release
+                del self._runs[[*self._runs][1]]
+            self._runs[key] = _run(self.around, settings, None, rights=key[1])
+        run = self._runs[key]
         if not counted:
             return run.played(_copied(run.prediction))
         if key not in self._costs:
