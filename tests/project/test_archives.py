@@ -206,8 +206,9 @@ def test_the_archive_is_small_and_its_bytes_depend_on_nothing_but_its_content(di
     assert {(item.uid, item.gid, item.uname) for item in members} == {(0, 0, "root")}
     assert len({item.mtime for item in members}) == 1
     assert {item.name.split("/")[0] for item in members} == {NAME}
-    for place in (roots.ROOT, Path.home() / ".cache"):
-        assert os.fsencode(place) not in content
+    # numpy's own wheel has names of its compiler's files, which may begin as the folder of this work tree does
+    for place in (*roots.ROOT.iterdir(), Path.home() / ".cache"):
+        assert os.fsencode(place) not in content, place
 
 
 def _elf(folder: Path) -> Iterator[tuple[Path, str]]:
