@@ -283,11 +283,11 @@ class Dispatcher:
         summary = split.summary
         if summary is None or split.has(NOT_IN_QUEUE | STAND_IN | BIT_DELAY | BIT_LMQ):
             return False
-        queues = summary.queues[summary.queues["positions"] > 0]
-        keys = [self.keys[number] for number in split.numbers[summary.queues["positions"] > 0].tolist()]
-        for key, least, most in zip(keys, queues["least"].tolist(), queues["most"].tolist(), strict=True):
-            state = self.states.get(key)
-            if key[0] not in self.batch and (state is None or not state.skips(split.end, least, most)):
+        held = summary.queues["positions"] > 0
+        for number, queue in zip(split.numbers[held].tolist(), summary.queues[held], strict=True):
+            key = self.keys[number]
+            skips = key in self.states and self.states[key].skips(split.end, int(queue["least"]), int(queue["most"]))
+            if not skips and key[0] not in self.batch:
                 return False
         self._note(split.first)
         return True

@@ -255,12 +255,7 @@ class Store:
         """
         stated = self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
         if len(queue.files) == 1:
-            (only,) = queue.files
-            cut = only.length < stated and _is_truncated(only.path)
-            # the next one is there under another name, and begins where this one ends
-            goes_on = any(odd.kind == FILE and odd.length == only.length and named_by_record(odd.path) == only.end
-                          for odd in queue.odd)
-            return (stated if cut else queue.file_size), bool(stated or queue.duplicates or goes_on)
+            return _size_of_one(queue, stated)
         if queue.file_size in queue.lengths:
             return queue.file_size, True
         misnamed = [file for file in queue.files[-1:]
@@ -402,6 +397,16 @@ def named_by_record(path: Path) -> int | None:
         return None
     head = HEAD.decode(begin) if len(begin) == HEAD.size else None
     return head.phy_offset if head is not None and head.magic in MAGICS else None
+
+
+def _size_of_one(queue: MappedFileQueue, stated: int) -> tuple[int, bool]:
+    """The answer of `Store._log_file_size` for the only file of a log; `stated` is the setting, 0 without one."""
+    (only,) = queue.files
+    cut = only.length < stated and _is_truncated(only.path)
+    # the next one is there under another name, and begins where this one ends
+    goes_on = any(odd.kind == FILE and odd.length == only.length and named_by_record(odd.path) == only.end
+                  for odd in queue.odd)
+    return (stated if cut else queue.file_size), bool(stated or queue.duplicates or goes_on)
 
 
 def _is_truncated(path: Path) -> bool:

@@ -6,7 +6,7 @@ fails where any of it is gone.
 1. Commands with their options, exit bits, finding codes with their severity, and the names of the Python API.
 2. The keys of every document of `--json`, by their path in its schema: type by type, and whether they are always there.
 
-What is added is no matter. A text may change, and so may what an option does by default: no comparison tells that.
+Additions do not count. A text may change, and so may what an option does by default: no comparison tells that.
 """
 
 from __future__ import annotations
