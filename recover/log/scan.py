@@ -19,7 +19,7 @@ from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, most_claimed
 from recover.log.split_scan import SPLIT_SIZE, OpenError, merge_queues, scan_files, splits_of
-from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Item, Result, Rows, Split, spread, within
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Foresight, Item, Result, Rows, Split, spread, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import Stamp, stamp_of
 from recover.store.store import Store
@@ -400,12 +400,14 @@ class Engine(Protocol):
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
         open_error: OpenError | None = None, with_keys: bool = True,
+        foresight: Callable[[], Foresight] | None = None,
     ) -> LogView:
         """Scan every file; at most `memory` bytes of columns stay in memory.
 
         A file that cannot be opened is passed to `open_error` and counts as missing; without a callback the `OSError`
         is raised. `progress(bytes, records)` is called with the increments since the last call. `with_keys=False`:
-        hashes and tags codes may be left out, as only the log is checked; the log's `has_keys` tells.
+        hashes and tags codes may be left out, as only the log is checked; the log's `has_keys` tells. `foresight` is
+        called for what to ask of splits whose rows will not be here.
         """
 
     def producer(self, store: Store, log: LogView) -> Any:
@@ -430,7 +432,8 @@ class LocalEngine(Struct, frozen=True):
     threads: int = 1
 
     def scan_log(
-        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, with_keys: bool = True, **how: Any,
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, with_keys: bool = True, foresight: object = None,
+        **how: Any,
     ) -> LogView:
         """See `Engine`; `how` as for `scan_files`."""
         share = sum(mapped_file.length for mapped_file in queue.files) // (_SPLITS_A_THREAD * self.threads)
