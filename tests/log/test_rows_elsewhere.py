@@ -154,6 +154,15 @@ def test_rows_come_of_damage_and_of_what_differs_alone(
     assert engine.answered <= positions
 
 
+@few("name", ["clean-5.3.3", "killed-5.5.0"], quick=1)
+def test_what_timer_entries_name_is_looked_up_where_the_rows_are(name: str, tmp_path: Path) -> None:
+    root, engine = real_store(name, tmp_path), Elsewhere(1 << 16)
+    timers = [found for found in engine.scan_log(opened(root).commitlog).queues if found[0] == b"rmq_sys_wheel_timer"]
+    assert timers and (root / "timerlog").is_dir()
+    assert said(root, engine) == said(root)
+    assert not engine.brought
+
+
 def test_the_release_is_told_by_who_has_the_rows_and_the_log_is_not_read_again(large: Path) -> None:
     store, wide = opened(large), list[str]()
 
