@@ -46,7 +46,7 @@ from recover.store.memo import Stamp, current_stamps
 from recover.store.reading import kept_open
 from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 
-BESIDE_BROKER = (
+BESIDE_BROKER = N_(
     "Stop the broker first, or work on a snapshot of its file system. While it runs, use only reading commands, "
     "and --dry-run on this machine without --output and --plan-out, which shows a plan for the store as it is now.")
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
@@ -100,7 +100,7 @@ class ZoneChoice(Struct, frozen=True, kw_only=True):
         try:
             return ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise UsageRefusal(f"--timezone {self.timezone}: unknown time zone",
+            raise UsageRefusal(Phrase("--timezone {timezone}: unknown time zone", timezone=self.timezone),
                                "Write it like Asia/Shanghai or UTC.") from error
 
 
@@ -111,7 +111,8 @@ def parse_loss(text: str | None) -> int | None:
     if text.strip().lower() == "all":
         return None
     if not text.strip().isdecimal():
-        raise UsageRefusal(f"--max-loss {text}: a number, or all", "For instance --max-loss 12, or --max-loss all.")
+        raise UsageRefusal(Phrase("--max-loss {text}: a number, or all", text=text),
+                           "For instance --max-loss 12, or --max-loss all.")
     return int(text)
 
 
@@ -194,8 +195,10 @@ def conclude(
     except (Refusal, OSError) as error:
         out.findings = FindingList()  # those of before the change
         failed = exits.failure_of(error)
-        raise Refusal(f"{done}, but the result could not be checked: {failed.message}",
-                      f"`mqtool verify {{store}}` checks it. {failed.remedy}".rstrip()) from error
+        raise Refusal(Phrase("{done}, but the result could not be checked: {message}", done=done,
+                             message=failed.message),
+                      Phrase("`mqtool verify {store}` checks it. {remedy}" if failed.remedy else
+                             "`mqtool verify {store}` checks it.", remedy=failed.remedy)) from error
     if after_verify is not None:
         after_verify(report.analysis)
     out.findings = report.findings

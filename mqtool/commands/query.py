@@ -22,7 +22,7 @@ from recover.export.select import FOREVER, Wanted, list_messages, parse_times, s
 from recover.export.sources import Scanned, scan_source, source_of
 from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
-from recover.findings.model import builtins_of, shell_line
+from recover.findings.model import Phrase, builtins_of, shell_line
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import LMQ_PREFIX
@@ -65,26 +65,30 @@ class Search(Struct, frozen=True, kw_only=True):
         ways = [name for name, value in (("msg-id", self.msg_id), ("phy-offset", self.phy_offset), ("key", self.key),
                                          ("offset", self.offset), ("time", self.time)) if value is not None]
         if len(ways) > 1:
-            raise UsageRefusal(f"--{ways[0]} and --{ways[1]} are two different searches", "Choose one of them.")
+            raise UsageRefusal(Phrase("--{first} and --{second} are two different searches", first=ways[0],
+                                      second=ways[1]),
+                               "Choose one of them.")
         alone = "stale" if self.include_stale else "list" if self.topic is not None else ""
         way = ways[0] if ways else alone
         lists, given = (self.since, self.until), (self.begin, self.end)
         of_topic, of_queue = way in ("key", "offset", "time"), way in ("offset", "time")
         for wrong, what, remedy in (
-            (way != "list" and lists != (None, None), "--since and --until list the messages of one topic",
-             {"key": "Use --begin and --end with --key."}.get(way, "They go with --topic and --queue; `mqtool export` "
-                                                              "writes those of all topics.")),
-            (not way, "nothing to look for", "Name --topic, --key, --queue with --offset or --time, --msg-id, "
-             "or --phy-offset; `mqtool query --help` has examples."),
+            (way != "list" and lists != (None, None), N_("--since and --until list the messages of one topic"),
+             N_("Use --begin and --end with --key.") if way == "key" else
+             N_("They go with --topic and --queue; `mqtool export` writes those of all topics.")),
+            (not way, N_("nothing to look for"),
+             N_("Name --topic, --key, --queue with --offset or --time, --msg-id, or --phy-offset; `mqtool query "
+                "--help` has examples.")),
             (way == "list" and str(self.topic).startswith(LMQ_PREFIX),
-             f"{self.topic} is an LMQ queue: its messages are stored under other topics",
-             "Name --queue 0 and --offset or --time, or the topic that the messages were sent to."),
-            (of_topic and self.topic is None and (way, self.scan) != ("key", True), f"--{way} needs --topic",
-             "A broker finds messages by topic; --key does without it with --scan."),
-            (of_queue and self.queue is None, f"--{way} needs --queue",
-             "Each queue of a topic counts its own offsets."),
-            (way not in ("key", "stale") and given != (None, None), "--begin and --end go with --key",
-             "Use --since and --until to list a topic, --time to find a position in a queue."),
+             Phrase("{topic} is an LMQ queue: its messages are stored under other topics", topic=self.topic),
+             N_("Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")),
+            (of_topic and self.topic is None and (way, self.scan) != ("key", True),
+             Phrase("--{way} needs --topic", way=way),
+             N_("A broker finds messages by topic; --key does without it with --scan.")),
+            (of_queue and self.queue is None, Phrase("--{way} needs --queue", way=way),
+             N_("Each queue of a topic counts its own offsets.")),
+            (way not in ("key", "stale") and given != (None, None), N_("--begin and --end go with --key"),
+             N_("Use --since and --until to list a topic, --time to find a position in a queue.")),
         ):
             if wrong:
                 raise UsageRefusal(what, remedy)

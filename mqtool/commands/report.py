@@ -38,7 +38,7 @@ from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
-from recover.findings.model import builtins_of, shell_line, without_secrets
+from recover.findings.model import Phrase, builtins_of, shell_line, without_secrets
 from recover.look.crash import progress_in
 from recover.look.store import NO_LOG, exit_state, settings_of
 from recover.predict.delivers import SERVICES
@@ -79,7 +79,8 @@ class PageChoice(Struct, frozen=True, kw_only=True):
                 raise UsageRefusal("no --output", "Write -o FILE.html or -o FILE.md, or --json for the data alone.")
             return
         if self.output.suffix.lower() not in _KINDS:
-            raise UsageRefusal(f"--output {self.output}: its name has no known extension",
+            raise UsageRefusal(Phrase("{option} {file}: its name has no known extension", option="--output",
+                                      file=self.output),
                                "Name a file that ends in .html or .md.")
         new_outside_store(self.output, store.root, store.parts)
 

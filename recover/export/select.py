@@ -26,8 +26,8 @@ from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAN
 from formats.sysflag import BATCH, INNER_BATCH, TRANSACTION_ROLLBACK
 from recover.export.messages import Message, has_real_topic, is_system, message_of, place_text, unfolded
 from recover.export.sources import Scanned
-from recover.findings.code import UsageRefusal
-from recover.findings.model import count
+from recover.findings.code import N_, UsageRefusal
+from recover.findings.model import Phrase, count
 from recover.log.file_scan import FileScan, ProgressCallback
 from recover.look.query import FOREVER as FOREVER, Answer, Found
 from recover.store.columns import Rows, Split
@@ -93,10 +93,12 @@ def parse_span(text: str, option: str) -> Span:
     """Parse `A:B`, `A:` or `:B` to [A, B); `UsageRefusal` (16) otherwise."""
     first, colon, last = text.partition(":")
     if not colon or not all(part == "" or part.isdecimal() for part in (first, last)):
-        raise UsageRefusal(f"{option} {text}: write A:B", f"For instance {option} 100:200, or 100: from 100 on.")
+        raise UsageRefusal(Phrase("{option} {text}: write A:B", option=option, text=text),
+                           Phrase("For instance {option} 100:200, or 100: from 100 on.", option=option))
     span = (_number(first or "0"), _number(last) if last else FOREVER)
     if span[0] > span[1]:
-        raise UsageRefusal(f"{option} {text}: the end is before the start", "Write the smaller offset first.")
+        raise UsageRefusal(Phrase("{option} {text}: the end is before the start", option=option, text=text),
+                           "Write the smaller offset first.")
     return span
 
 
@@ -118,9 +120,10 @@ def parse_time(text: str, option: str) -> int:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        why = "is not a time" if moment is None else "has no time zone"
-        raise UsageRefusal(f"{option} {text} {why}",
-                           f"Write {option} '2026-11-21 01:58+08:00', {option} -2h, or milliseconds since 1970.")
+        why = N_("is not a time") if moment is None else N_("has no time zone")
+        raise UsageRefusal(Phrase("{option} {text} {why}", option=option, text=text, why=why),
+                           Phrase("Write {option} '2026-11-21 01:58+08:00', {option} -2h, or milliseconds since 1970.",
+                                  option=option))
     return -((_EPOCH - moment) // datetime.timedelta(milliseconds=1))
 
 

@@ -19,6 +19,7 @@ from formats.sysflag import HOSTS_V6
 from recover.broker.versions import NEAREST_BY_TIME, NEWEST_COMPARED, BrokerVersion
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.model import Phrase
 from recover.log.judge import LogReader, judge, reason_of
 from recover.look.items import next_record
 from recover.look.store import log_is_gone
@@ -217,10 +218,10 @@ class _Queue:
         folder = next((f for f in store.queue_folders if (f.topic, f.queue_id) == (topic, queue_id)), None)
         if folder is None:
             known = sorted({f.queue_id for f in store.queue_folders if f.topic == topic})
-            hint = f"That topic has the queues {', '.join(map(str, known))}." if known else \
-                f"There are no queue files of that topic{nearest(topic, known_topics(store))}; " \
-                "`{typed} --scan` scans the log instead."
-            raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
+            hint = Phrase("That topic has the queues {known}.", known=tuple(map(str, known))) if known else Phrase(
+                "There are no queue files of that topic{near}; `{typed} --scan` scans the log instead.",
+                near=nearest(topic, known_topics(store)))
+            raise Refusal(Phrase("there is no consume queue {topic}/{queue_id}", topic=topic, queue_id=queue_id), hint)
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size, CQ_UNIT.size)
         self.min_offset = self.files.min_offset // CQ_UNIT.size
         self.max_offset, _ = last_unit(self.files.files, [])
@@ -393,8 +394,8 @@ def no_such_topic(store: Store, name: str) -> str:
     """Return a line for a topic that is not among the known ones, with the nearest of these; "" for one that is, and
     if none is known."""
     known = known_topics(store)
-    return f"neither queue files nor topics.json name the topic {name}{nearest(name, known)}" \
-        if known and name not in known else ""
+    return Phrase("neither queue files nor topics.json name the topic {topic}{near}", topic=name,
+                  near=nearest(name, known)) if known and name not in known else ""
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -402,7 +403,7 @@ def nearest(name: str, known: Collection[str]) -> str:
     one."""
     names = {} if name in known else {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), names, 1, 0.5)
-    return f"; the nearest is {names[near[0]]}" if near else ""
+    return Phrase("; the nearest is {name}", name=names[near[0]]) if near else ""
 
 
 def query_place(store: Store, message_id: str) -> Answer | None:
