@@ -343,7 +343,7 @@ class Printer:
             if not self.options.quiet and message not in self._said:
                 self._said.add(message)
                 console = self.stderr_console()
-                console.print(Text(clean(message), style="dim"), soft_wrap=not console.is_terminal)
+                console.print(Text(clean(retold(message)), style="dim"), soft_wrap=not console.is_terminal)
 
     def scene(self, phase: str, code: int = 0, **more: Any) -> Scene:
         """What the next steps depend on, from the store and the findings so far; `more`: other fields of `Scene`."""

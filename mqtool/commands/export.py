@@ -380,7 +380,7 @@ class Reading:
     def missed(self, note: str) -> None:
         self.incomplete = True
         if len(self.notes) < _NOTED and note not in self.notes:
-            self.notes.append(note if len(self.notes) < _NOTED - 1 else "further ranges and records are not listed")
+            self.notes.append(note if len(self.notes) < _NOTED - 1 else N_("further ranges and records are not listed"))
 
 
 class _Export(Reading):
@@ -419,11 +419,11 @@ class _Export(Reading):
         scanned, is_guess, left = joined(
             pieces, mapped_file_size or 0, memory=self.engine.memory or DEFAULT_MEMORY)
         if is_guess:
-            size = f"--mapped-file-size {scanned.log.queue.file_size}: a log file has that length"
+            size = Phrase("--mapped-file-size {size}: a log file has that length", size=scanned.log.queue.file_size)
             self.assumed.append(size)
-            self.notes.append(f"assumed: {size}")
+            self.notes.append(Phrase("assumed: {what}", what=size))
         if left:
-            self.missed(f"{count(left, 'record')} claim places that others claim, too, and are left out")
+            self.missed(Phrase("{left:record} claim places that others claim, too, and are left out", left=left))
         return scanned
 
     def write_store(self, sources: list[Source], target: Path, mapped_file_size: int | None) -> None:
@@ -450,9 +450,10 @@ class _Export(Reading):
             self.notes.append(_("{places} of left-out or lost messages: markers keep them, and consumers get the "
                                 "previous message again").format(places=count(made.bridged, "place")))
         if made.batch:
-            self.notes.append(f"the first start of a broker writes the batch queues of {', '.join(made.batch)}: abort, "
-                              "and no checkpoint, have it read the whole log (from 5.4.0 on at most "
-                              "commitLogRecoverMaxNum files of it, 10 by default)")
+            self.notes.append(Phrase(
+                "the first start of a broker writes the batch queues of {topics}: abort, and no checkpoint, have it "
+                "read the whole log (from 5.4.0 on at most commitLogRecoverMaxNum files of it, 10 by default)",
+                topics=tuple(made.batch)))
         self.assumed += (assumed := assumptions_of(made.assumed_settings))
         self.notes += assumed
         self.out.answer(bridged=made.bridged, assumed_settings=made.assumed_settings,
@@ -465,8 +466,8 @@ class _Export(Reading):
         steps: list[Step] = []
         for pattern in self.wanted.topics:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in known):
-                self.notes.append(f"the log holds no message of a topic that matches {pattern}"
-                                  + nearest(pattern, known))
+                self.notes.append(Phrase("the log holds no message of a topic that matches {pattern}{near}",
+                                         pattern=pattern, near=nearest(pattern, known)))
                 steps = [Step(f"mqtool inspect {shell_line(name)}", "lists the topics")
                          for name in self.stores()]
         return steps

@@ -15,7 +15,7 @@ from mqtool.next_steps import Step
 from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, log_size, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
-from mqtool.words import N_, _
+from mqtool.words import N_, _, retold
 from recover.broker.versions import NEWEST_COMPARED, BrokerVersion
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_times, scan_for
@@ -190,7 +190,7 @@ def _summary(answer: look.Answer) -> str:
         return _("no intact message found, but {ranges} of the log may hold the message").format(
             ranges=count(answer.damaged_ranges, "damaged range"))
     if not answer.complete:
-        return _("{messages} found").format(messages=found) + _(_INCOMPLETE).format(note=answer.notes[-1])
+        return _("{messages} found").format(messages=found) + _(_INCOMPLETE).format(note=retold(answer.notes[-1]))
     return _("{messages} found").format(messages=found) + (
         _(", {n:,} more exist").format(n=answer.left_out) if answer.left_out else
         _(", more exist") if answer.more else "")
@@ -257,7 +257,7 @@ def trace(
             messages=count(found.left_out, "more message")))
     text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \
         count(len(lives), "message") if lives else _("{messages} found").format(messages=_("no message"))
-    out.summary(text + ("" if found.complete else _(_INCOMPLETE).format(note=found.notes[-1])),
+    out.summary(text + ("" if found.complete else _(_INCOMPLETE).format(note=retold(found.notes[-1]))),
                 _after_trace(out, lives, found, name, scan=scan))
     return exits.CLEAN if found.complete else exits.OPERATIONAL
 

@@ -297,7 +297,7 @@ def export_lines(
             try:
                 reader = open_file(scan.mapped_file.path)
             except OSError as error:
-                note(f"{scan.mapped_file.path} could not be opened: {error.strerror}")
+                note(Phrase("{path} could not be opened: {error}", path=scan.mapped_file.path, error=error.strerror))
                 continue
             with reader:
                 for rows in (stretch for *_, some in found for stretch in near(some)):
