@@ -208,7 +208,7 @@ def conclude(
     assumed = [f"{name}={value}" for name, value in plan.summary.get("assumed_settings", {}).items()]
     scene = out.scene("changed", code, changes=plan.command, assumed=[*assumed, *start.assumed],
                       mendable=plan.summary.get("mendable_messages", 0), start=start)
-    out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
+    out.summary(f"{done}. {verify_line(report, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # a verify afterwards does not count messages that the plan gave up as damage
     return code | (exits.MESSAGES if plan.loss else 0)
 
@@ -306,7 +306,7 @@ class Change(Struct):
         left = f" ({losses(made)})" if made.left_messages else ""
         wrong = sum(item.severity != "info" for item in out.findings)
         rest = [count(wrong, "problem remains", "problems remain")] if wrong else []
-        out.summary(f"{listed([_('Nothing to repair') + left, *rest])}. {verify_line(document, code)}",
+        out.summary(f"{listed([_('Nothing to repair') + left, *rest])}. {verify_line(made.before, code)}",
                     next_steps(out.scene("nothing", code, plan=self.choice.plan_out, changes=out.command,
                                          start=may_start(made.before, planned.asked()[0]))))
         return code

@@ -306,7 +306,7 @@ def _page(
     cards = [
         Section(_("What happened"), "", [facts("", [
             ("stop", _(_STOPPED[found.exit_state.verdict])),
-            ("verify", Text(verify_line(document, code), style="red" if code & exits.MESSAGES else "")),
+            ("verify", Text(verify_line(found.before, code), style="red" if code & exits.MESSAGES else "")),
             ("oldest to newest", span(found.traffic)),
             *([] if found.without_log else progress_rows(found.progress.json())),
         ])]),
@@ -358,7 +358,7 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
             [groups_table("", builtins_of(rows), _GROUPS),
              *(Text(clean(retold(note))) for note in found.groups.unread)])
     yield _traffic_section(found.traffic)
-    yield _runs_section(found, document)
+    yield _runs_section(found)
     yield _evidence_section(found.evidence)
 
 
@@ -398,7 +398,7 @@ def _traffic_section(found: Traffic) -> Section:
                         of=len(rows) + found.more_topics)])
 
 
-def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
+def _runs_section(found: Facts) -> Section:
     if found.run_problem is not None:
         return Section(_("Before and after"), "", [Text(clean(retold(found.run_problem)), style="red")])
     if not found.runs:
@@ -412,7 +412,7 @@ def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
             loss = retold(refusal.message)
         rows.append([info.id, info.command, _(info.state), human_time(info.started_ms),
                      _("{n} of {all}").format(n=info.steps_done, all=info.steps), loss, f"{info.user}@{info.host}"])
-    now = verify_line(document, found.before.exit_code)
+    now = verify_line(found.before, found.before.exit_code)
     return Section(_("Before and after"), _("Changes by mqtool, newest first, and the losses stated in their plans."), [
         table("", ["run", "command", "state", "when", ">steps", "stated as lost", "by whom"], rows),
         Text(_("Now: {result}").format(result=now))])
