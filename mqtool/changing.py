@@ -20,7 +20,7 @@ from mqtool.options import BROKER, CHANGE, EngineChoice, PartsChoice, StoreChoic
 from mqtool.printer import Printer, Text, make_console
 from mqtool.screens.verdict import losses, plan_document, room_text, show_plan, verify_line
 from mqtool.text import clean, count
-from mqtool.words import N_, _, listed
+from mqtool.words import N_, _, listed, retold
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import check_target, copy_store, new_folder, relocated, sources_of, twins_retired
@@ -326,7 +326,7 @@ class Change(Struct):
             if not consent.dry_run:
                 raise
             out.say(_("this plan would be refused now: {reason}").format(
-                reason=f"{refusal.message}. {refusal.remedy}"))
+                reason=f"{retold(refusal.message)}. {retold(refusal.remedy)}"))
 
     @property
     def _folders(self) -> tuple[str, ...]:
