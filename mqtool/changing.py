@@ -20,7 +20,7 @@ from mqtool.options import BROKER, CHANGE, EngineChoice, PartsChoice, StoreChoic
 from mqtool.printer import Printer, Text, make_console
 from mqtool.screens.verdict import losses, plan_document, room_text, show_plan, verify_line
 from mqtool.text import clean, count
-from mqtool.words import N_, _, listed
+from mqtool.words import N_, _, listed, retold
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import check_target, copy_store, new_folder, relocated, sources_of, twins_retired
@@ -46,7 +46,7 @@ from recover.store.memo import Stamp, current_stamps
 from recover.store.reading import kept_open
 from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 
-BESIDE_BROKER = (
+BESIDE_BROKER = N_(
     "Stop the broker first, or work on a snapshot of its file system. While it runs, use only reading commands, "
     "and --dry-run on this machine without --output and --plan-out, which shows a plan for the store as it is now.")
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
@@ -100,7 +100,7 @@ class ZoneChoice(Struct, frozen=True, kw_only=True):
         try:
             return ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise UsageRefusal(f"--timezone {self.timezone}: unknown time zone",
+            raise UsageRefusal(Phrase("--timezone {timezone}: unknown time zone", timezone=self.timezone),
                                "Write it like Asia/Shanghai or UTC.") from error
 
 
@@ -111,7 +111,8 @@ def parse_loss(text: str | None) -> int | None:
     if text.strip().lower() == "all":
         return None
     if not text.strip().isdecimal():
-        raise UsageRefusal(f"--max-loss {text}: a number, or all", "For instance --max-loss 12, or --max-loss all.")
+        raise UsageRefusal(Phrase("--max-loss {text}: a number, or all", text=text),
+                           "For instance --max-loss 12, or --max-loss all.")
     return int(text)
 
 
@@ -194,8 +195,10 @@ def conclude(
     except (Refusal, OSError) as error:
         out.findings = FindingList()  # those of before the change
         failed = exits.failure_of(error)
-        raise Refusal(f"{done}, but the result could not be checked: {failed.message}",
-                      f"`mqtool verify {{store}}` checks it. {failed.remedy}".rstrip()) from error
+        raise Refusal(Phrase("{done}, but the result could not be checked: {message}", done=done,
+                             message=failed.message),
+                      Phrase("`mqtool verify {store}` checks it. {remedy}" if failed.remedy else
+                             "`mqtool verify {store}` checks it.", remedy=failed.remedy)) from error
     if after_verify is not None:
         after_verify(report.analysis)
     out.findings = report.findings
@@ -205,7 +208,7 @@ def conclude(
     assumed = [f"{name}={value}" for name, value in plan.summary.get("assumed_settings", {}).items()]
     scene = out.scene("changed", code, changes=plan.command, assumed=[*assumed, *start.assumed],
                       mendable=plan.summary.get("mendable_messages", 0), start=start)
-    out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
+    out.summary(f"{done}. {verify_line(report, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # a verify afterwards does not count messages that the plan gave up as damage
     return code | (exits.MESSAGES if plan.loss else 0)
 
@@ -303,7 +306,7 @@ class Change(Struct):
         left = f" ({losses(made)})" if made.left_messages else ""
         wrong = sum(item.severity != "info" for item in out.findings)
         rest = [count(wrong, "problem remains", "problems remain")] if wrong else []
-        out.summary(f"{listed([_('Nothing to repair') + left, *rest])}. {verify_line(document, code)}",
+        out.summary(f"{listed([_('Nothing to repair') + left, *rest])}. {verify_line(made.before, code)}",
                     next_steps(out.scene("nothing", code, plan=self.choice.plan_out, changes=out.command,
                                          start=may_start(made.before, planned.asked()[0]))))
         return code
@@ -323,7 +326,7 @@ class Change(Struct):
             if not consent.dry_run:
                 raise
             out.say(_("this plan would be refused now: {reason}").format(
-                reason=f"{refusal.message}. {refusal.remedy}"))
+                reason=f"{retold(refusal.message)}. {retold(refusal.remedy)}"))
 
     @property
     def _folders(self) -> tuple[str, ...]:

@@ -6,28 +6,43 @@ import inspect
 import os
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 from rich.markup import escape
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from formats.basics import FormatError
 from mqtool import exits, version
 from mqtool.commands import COMMANDS, Entry, command_of
 from mqtool.declared import OutputOptions
 from mqtool.printer import Printer
-from mqtool.words import LANGUAGES, _, language, speaking
-from recover.findings.code import Refusal
+from mqtool.words import LANGUAGES, N_, _, language, speaking
+from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.phrase import Phrase
 
 # --- reading -------------------------------------------------------------------------------------
 
 
 _HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class Line(TyperCommand):
+    """A command that names the words left over in any language."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return no words; a usage error for those that nothing takes."""
+        ctx.allow_extra_args = True
+        left = super().parse_args(ctx, args)
+        if left and not ctx.resilient_parsing:
+            ctx.fail(Phrase("Got unexpected extra argument(s) ({words})", words=" ".join(left)))
+        return left
+
 
 class LazyGroup(TyperGroup):
     """Lists the commands by their lines of help, and imports only the one that is called."""
@@ -36,6 +51,10 @@ class LazyGroup(TyperGroup):
         """Return name, command and its arguments; a usage error for an unknown name."""
         if args[0] in COMMANDS:
             return args[0], load(args[0], COMMANDS[args[0]]), args[1:]
+        if not args[0].startswith("-"):
+            near = tuple(map(repr, get_close_matches(args[0], COMMANDS)))
+            ctx.fail(Phrase("No such command {name}. Did you mean {near}?" if near else "No such command {name}.",
+                            name=repr(args[0]), near=near))
         return super().resolve_command(ctx, args)
 
 
@@ -52,7 +71,7 @@ def _built(name: str, entry: Entry, command: Any, _in: str) -> Any:
         lines += [escape(f"  mqtool {name} {arguments}".rstrip()), f"      {escape(_(what))}"]
     lines += ["", f"[bold]{_('Exit codes')}[/bold] ({_('a bitmask')})"]
     lines += [f"  {row.bit:>3}  {escape(_(row.meaning))}" for row in exits.TABLE if row.bit in command.bits]
-    one.command(name, help=_(inspect.cleandoc(command.__doc__ or entry.help)), short_help=_(entry.help),
+    one.command(name, cls=Line, help=_(inspect.cleandoc(command.__doc__ or entry.help)), short_help=_(entry.help),
                 epilog="\n".join(lines), rich_help_panel=_(entry.panel))(command)
     built: Any = typer.main.get_command(one)
     for parameter in built.params:
@@ -166,8 +185,11 @@ def _failed(error: BaseException, printer: Printer) -> int:
 
 
 def _explained(error: BaseException, printer: Printer) -> BaseException:
-    """Return the refusal to report if bytes that passed their checks do not decode and a file has changed meanwhile.
-    Only these errors can come from such a file; any other is a bug, whatever else writes to the store."""
+    """Return the refusal to report for an error of the CLI library, or if bytes that passed their checks do not decode
+    and a file has changed meanwhile. Only these errors can come from such a file; any other is a bug, whatever else
+    writes to the store."""
+    if isinstance(error, typer.TyperException) and not isinstance(error, typer.Abort):
+        return _usage(error, printer.arguments)
     if printer.store is None or not isinstance(error, (FormatError, struct.error, EOFError)):
         return error
     from recover.store.memo import changed_since
@@ -175,8 +197,60 @@ def _explained(error: BaseException, printer: Printer) -> BaseException:
     changed = changed_since(Path(printer.store), printer.began_ns)
     if changed is None:
         return error
-    return Refusal(f"{changed} changed while the store was read",
+    return Refusal(Phrase("{file} changed while the store was read", file=changed),
                    "Stop the process that writes to it, or use a copy of the store.", file=changed)
+
+
+_NO_NUMBER = (
+    N_("{value} is not a valid int."), N_("{value} is not a valid int range."),
+    N_("{value} is not a valid float."), N_("{value} is not a valid float range."),
+)
+
+
+def _usage(error: typer.TyperException, arguments: Sequence[str]) -> UsageRefusal:
+    """Return a usage error of the CLI library with its own English. It is told in other languages by the phrase of the
+    same facts that says the same; one that no phrase says stays English."""
+    said = " ".join(error.format_message().split())
+    phrase = next((phrase for phrase in _phrases(error, arguments) if " ".join(phrase.split()) == said), said)
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "mqtool"
+    is_before = path == "mqtool" and hasattr(error, "option_name")
+    return UsageRefusal(phrase, Phrase("Options follow the command. See `{path} --help`." if is_before else
+                                       "See `{path} --help`.", path=path))
+
+
+def _phrases(error: typer.TyperException, arguments: Sequence[str]) -> Iterator[Phrase]:
+    """What an error may say of the option, the parameter and the value that it is about."""
+    if isinstance(error.args[0] if error.args else None, Phrase) and getattr(error, "param", None) is None:
+        yield error.args[0]
+    if (option := getattr(error, "option_name", None)) is not None:
+        near = tuple(sorted(getattr(error, "possibilities", None) or ()))
+        yield Phrase("No such option: {option} (Possible options: {near})" if near else "No such option: {option}",
+                     option=option, near=near)
+        yield Phrase("Option {option} requires an argument.", option=repr(option))
+        yield Phrase("Option {option} does not take a value.", option=repr(option))
+    if (parameter := getattr(error, "param", None)) is not None:
+        hint = parameter.get_error_hint(getattr(error, "ctx", None))
+        yield Phrase("Missing argument {name}.", name=hint)
+        yield Phrase("Missing option {name}.", name=hint)
+        for why in _reasons(error, parameter.type, arguments):
+            yield Phrase("Invalid value for {name}: {why}", name=hint, why=why)
+
+
+def _reasons(error: typer.TyperException, kind: Any, arguments: Sequence[str]) -> Iterator[Phrase]:
+    """What may be wrong with the value of a parameter of such a type: any word of the command line may be it."""
+    if isinstance(error.args[0] if error.args else None, Phrase):
+        yield error.args[0]
+    choices = tuple(map(repr, getattr(kind, "choices", ())))
+    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+    for word in {*arguments, *(word.partition("=")[2] for word in arguments)}:
+        yield Phrase("{value} is not one of {choices}.", value=repr(word), choices=choices)
+        for template in _NO_NUMBER:
+            yield Phrase(template, value=repr(word))
+        for number in (int, float):
+            with suppress(ValueError):
+                yield Phrase("{value} is not in the range {range}.", value=str(number(word)),
+                             range=f"x>={least}" if most is None else f"{least}<=x<={most}")
 
 
 def _say_slow() -> None:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 import typer
 from msgspec import Struct
 
+from recover.findings.phrase import Phrase
+
 _OUTPUT = "Output"
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 
@@ -41,7 +43,7 @@ def parse_size(text: str) -> int:
     """`65536`, `64K`, `1M`, `1G` (powers of 1,024) in bytes; a usage error (16) for anything else."""
     match = _SIZE.fullmatch(str(text).strip())
     if match is None:
-        raise typer.BadParameter(f"invalid size {text!r}: write bytes, or 64K, 1M, 1G")
+        raise typer.BadParameter(Phrase("invalid size {text}: write bytes, or 64K, 1M, 1G", text=repr(text)))
     power: int = " kmgt".index(match[2].lower() or " ")
     return int(match[1]) << 10 * power
 

@@ -26,12 +26,14 @@ from recover.findings.code import (
     DERIVED,
     INTERRUPTED,
     MESSAGES,
+    N_,
     OPERATIONAL,
     UNSUPPORTED,
     USAGE,
     Refusal,
     remedy_of,
 )
+from recover.findings.phrase import Phrase
 
 
 class ExitBit(NamedTuple):
@@ -86,20 +88,16 @@ def failure_of(error: BaseException, found: int = 0) -> Failure:
         bits = found if error.exit_code == OPERATIONAL else 0
         return Failure(error.exit_code | bits, kind, error.message, error.remedy)
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
-        by = f" by {signal.Signals(error.number).name}" if isinstance(error, Stopped) else ""
-        return Failure(INTERRUPTED, "interrupted", f"stopped{by}", "`mqtool resume {store}` completes the "
-                       "change that had begun, `mqtool undo {store}` reverts it.")
+        by = signal.Signals(error.number).name if isinstance(error, Stopped) else None
+        return Failure(INTERRUPTED, "interrupted", Phrase("stopped by {by}" if by else "stopped", by=by), N_(
+            "`mqtool resume {store}` completes the change that had begun, `mqtool undo {store}` reverts it."))
     if isinstance(error, MemoryError):
-        return Failure(OPERATIONAL | found, "memory", "there is not enough memory",
-                       "Lower --threads, or set --memory below the free memory.")
+        return Failure(OPERATIONAL | found, "memory", N_("there is not enough memory"),
+                       N_("Lower --threads, or set --memory below the free memory."))
     if isinstance(error, OSError):
         where = f"{os.fspath(error.filename)!s}: " if error.filename else ""
-        return Failure(OPERATIONAL | found, "io", f"{where}{error.strerror or error}", remedy_of(error))
-    if isinstance(error, typer.TyperException):
-        context = getattr(error, "ctx", None)
-        path = context.command_path if context is not None else "mqtool"
-        order = "Options follow the command. " if path == "mqtool" and hasattr(error, "option_name") else ""
-        return Failure(USAGE, "usage", " ".join(error.format_message().split()), f"{order}See `{path} --help`.")
+        return Failure(OPERATIONAL | found, "io", Phrase("{where}{error}", where=where, error=error.strerror or error),
+                       remedy_of(error))
     return Failure(BUG, "bug", f"{type(error).__name__}: {error}", detail=bug_report(error))
 
 

@@ -25,7 +25,7 @@ from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.printer import Printer, outside_store
 from mqtool.text import count, human_seconds, human_size
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import READS, shell_line, without_secrets
+from recover.findings.model import READS, Phrase, shell_line, without_secrets
 
 if TYPE_CHECKING:
     from recover.cluster.session import SparkSettings
@@ -200,14 +200,17 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         """Usage error (16) for options that contradict each other, that Spark does not know, or with which a command
         would not end; `Refusal` (8) for a changing command on a Spark Connect server."""
         if self.rate_limit is not None and self.rate_limit < _LEAST_RATE:
-            raise UsageRefusal(f"--rate-limit {self.rate_limit}: at least {human_size(_LEAST_RATE)} a second is needed",
+            raise UsageRefusal(Phrase("--rate-limit {rate_limit}: at least {least} a second is needed",
+                                      rate_limit=self.rate_limit, least=human_size(_LEAST_RATE)),
                                "Write bytes a second, or 64K, 50M, 1G.")
         if self.memory is not None and self.memory < LEAST_MEMORY:
-            raise UsageRefusal(f"--memory {self.memory}: at least {human_size(LEAST_MEMORY)} is needed; with less, no "
-                               "command would take less memory", "Write bytes, or 16M, 1G.")
+            raise UsageRefusal(Phrase("--memory {memory}: at least {least} is needed; with less, no command "
+                                      "would take less memory", memory=self.memory,
+                                      least=human_size(LEAST_MEMORY)), "Write bytes, or 16M, 1G.")
         if self.on_spark:
             if self.spark_settings().over_connect and command not in (*READS, "export"):
-                raise Refusal(f"Spark Connect serves commands that only read, and {command} is not one",
+                raise Refusal(Phrase("Spark Connect serves commands that only read, and {command} is not one",
+                                     command=command),
                               "Leave the Spark engine out, or name the cluster itself: --master spark://HOST:7077.")
         elif self.master is not None or self.conf:
             raise UsageRefusal("--master and --conf are for the Spark engine", "Add --engine spark, or leave them out.")
@@ -242,7 +245,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
         choice = next((group for group in groups if isinstance(group, StoreChoice)), None)
         if choice is None:
-            raise UsageRefusal(f"{command} --estimate", "`mqtool verify STORE --estimate` says it of a store.")
+            raise UsageRefusal(Phrase("{command} --estimate", command=command),
+                               "`mqtool verify STORE --estimate` says it of a store.")
         found = estimate(choice.open(), command, split_size=self.spark_settings().split_size, price=self.price)
         out.answer(estimate=structs.asdict(found))
         out.summary(f"{human_size(found.bytes)} to read, " + _took(found.tasks, found.core_seconds, found.cost)
@@ -347,8 +351,8 @@ class UndoChoice(WriteChoice, frozen=True, kw_only=True):
             return
         outside_store(self.journal, map(Path, roots))
         if not self.journal.is_dir():
-            raise UsageRefusal(f"there is no folder {self.journal}", "Create it first (is its disk mounted?), or name "
-                               "another place.")
+            raise UsageRefusal(Phrase("there is no folder {folder}", folder=self.journal),
+                               "Create it first (is its disk mounted?), or name another place.")
 
 
 # --- commands ------------------------------------------------------------------------------------

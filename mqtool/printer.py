@@ -33,7 +33,7 @@ from mqtool.next_steps import NOTHING_GIVEN, Given, Scene, Step
 from mqtool.text import clean, count, human_seconds, human_size, middle
 from mqtool.words import N_, _, listed, retold, told
 from recover.findings.code import UsageRefusal
-from recover.findings.model import Finding, FindingList, shell_line, without_secrets
+from recover.findings.model import Finding, FindingList, Phrase, shell_line, without_secrets
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -343,7 +343,7 @@ class Printer:
             if not self.options.quiet and message not in self._said:
                 self._said.add(message)
                 console = self.stderr_console()
-                console.print(Text(clean(message), style="dim"), soft_wrap=not console.is_terminal)
+                console.print(Text(clean(retold(message)), style="dim"), soft_wrap=not console.is_terminal)
 
     def scene(self, phase: str, code: int = 0, **more: Any) -> Scene:
         """What the next steps depend on, from the store and the findings so far; `more`: other fields of `Scene`."""
@@ -441,7 +441,7 @@ class Printer:
     def _print_summary(self, code: int) -> None:
         style = "bold red" if code & ~(exits.CORRECTED | exits.DERIVED) else \
             "bold yellow" if code & exits.DERIVED else "bold green"
-        names = exits.names(code) if code or self._clean else ["complete"]
+        names = exits.names(code) if code or self._clean else [N_("complete")]
         line = Text.assemble((f"{clean(self._summary) or _('done')} ", style),
                              (f"({_('exit')} {code}{_(': ')}{listed(map(_, names))})", "dim"))
         on_terminal = sys.stdout is not None and sys.stdout.isatty()
@@ -509,9 +509,10 @@ def outside_store(target: Path, roots: Iterable[Path], parts: Iterable[Path] = (
     for root in [*roots, *parts]:
         inside = root.resolve()
         if place == inside or (inside.is_dir() and inside in place.parents):
-            raise UsageRefusal(f"{target} is inside the store", "Name a file outside of it.")
+            raise UsageRefusal(Phrase("{target} is inside the store", target=target), "Name a file outside of it.")
     if not place.parent.is_dir():
-        raise UsageRefusal(f"there is no folder {place.parent}", "Create it first, or name another place.")
+        raise UsageRefusal(Phrase("there is no folder {folder}", folder=place.parent),
+                           "Create it first, or name another place.")
 
 
 # --- Progress on stderr: bytes, records, rate, and after some seconds an estimate.

@@ -24,6 +24,7 @@ from formats.record import HEADS, Record, decode
 from formats.record.rows import NO_MESSAGE
 from recover.change import disk
 from recover.findings.code import Refusal
+from recover.findings.model import Phrase
 from recover.log.file_scan import FileScan, ProgressCallback
 from recover.log.scan import Engine, LogView
 from recover.store.columns import Rows
@@ -380,5 +381,6 @@ def rehearse(
         # the same places for the same seed, on every machine
         changes, facts = DRILLS[name].run(ScannedSite(copy, log), random.Random(f"{name}/{seed}"))
     except NotApplicable as reason:
-        raise Refusal(f"{name}: {reason}", "Choose another drill, or another store: `mqtool drill --list`.") from reason
+        raise Refusal(Phrase("{name}: {reason}", name=name, reason=reason),
+                      "Choose another drill, or another store: `mqtool drill --list`.") from reason
     return Rehearsal(name, seed, tuple(changes), facts)

@@ -31,7 +31,7 @@ from mqtool.options import UndoChoice, command, flag, option
 from mqtool.printer import Printer, facts, outside_store
 from mqtool.screens.verdict import delivers_line, plan_document, show_plan
 from mqtool.text import clean, count, human_size
-from mqtool.words import _, retold
+from mqtool.words import N_, _, retold
 from recover.broker.settings import BrokerSettings
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import check_target, sources_of
@@ -159,7 +159,7 @@ def recover(
 def _check_client(folder: Path, change: ChangeChoice, how: RecoverChoice, loss: LossChoice) -> None:
     """A usage error (16) for an option that means nothing for a broadcast client."""
     if change.plan_out is not None or loss.loss_out is not None or how != RecoverChoice():
-        raise UsageRefusal(f"{folder} is the folder of a broadcast client, not a store",
+        raise UsageRefusal(Phrase("{folder} is the folder of a broadcast client, not a store", folder=folder),
                            "Only --dry-run, --yes, --journal and --as-root are for it.")
 
 
@@ -201,14 +201,16 @@ def _of_client(out: Printer, consent: UndoChoice, folder: Path) -> int:
 def _check(how: RecoverChoice, loss: LossChoice, *, dry_run: bool) -> None:
     """Usage errors (16) for options that contradict others."""
     for wrong, what, remedy in (
-        (loss.loss_out is not None and not dry_run, "--loss-out without --dry-run",
-         "List what is lost with --dry-run first, then recover."),
-        (how.mend_bits and how.policy == "broker", "--mend-bits with --policy broker",
-         "A broker repairs nothing: leave out one of them."),
-        (not how.sources and how.extend, "--extend without --from", "Name the source that has more: --from SOURCE."),
-        (not how.sources and how.unanchored, "--from-unanchored without --from", "Name a source: --from SOURCE."),
-        (how.sources and how.policy == "broker", "--from with --policy broker",
-         "A broker takes no message from elsewhere: leave out one of them."),
+        (loss.loss_out is not None and not dry_run, N_("--loss-out without --dry-run"),
+         N_("List what is lost with --dry-run first, then recover.")),
+        (how.mend_bits and how.policy == "broker", N_("--mend-bits with --policy broker"),
+         N_("A broker repairs nothing: leave out one of them.")),
+        (not how.sources and how.extend, N_("--extend without --from"),
+         N_("Name the source that has more: --from SOURCE.")),
+        (not how.sources and how.unanchored, N_("--from-unanchored without --from"),
+         N_("Name a source: --from SOURCE.")),
+        (how.sources and how.policy == "broker", N_("--from with --policy broker"),
+         N_("A broker takes no message from elsewhere: leave out one of them.")),
     ):
         if wrong:
             raise UsageRefusal(what, remedy)
@@ -289,7 +291,8 @@ def _scanned(out: Printer, change: ChangeChoice, how: RecoverChoice) -> Iterator
     for place in how.sources or ():
         path = remote_root(place) if is_remote(place) else Path(place)
         if change.store.store and not is_remote(place) and path.resolve() == change.store.root.resolve():
-            raise UsageRefusal(f"--from {place}: this is the store itself", "Name a replica, a backup or an image.")
+            raise UsageRefusal(Phrase("--from {place}: this is the store itself", place=place),
+                               "Name a replica, a backup or an image.")
         for source in open_sources([path], options):
             with out.progress("scanning", source.size) as progress:
                 scanned = scan_source(source, LocalEngine(change.engine.thread_count),

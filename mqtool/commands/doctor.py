@@ -76,7 +76,7 @@ def doctor(out: Printer, store: StoreChoice, engine: EngineChoice, clock: ClockC
     scene = out.scene("asked", checked.exit_code, findings=[*checked.findings], damaged=answer.damaged,
                       unread=checked.unread, start=answer)
     steps = next_steps(scene) or [Step(out.given.line("verify"), "reports every problem")]
-    out.summary(verify_line(checked.json(), code & ~exits.MESSAGES | checked.exit_code, start=code), steps)
+    out.summary(verify_line(checked, code & ~exits.MESSAGES | checked.exit_code, start=code), steps)
     return code
 
 

@@ -28,6 +28,7 @@ from recover.change import disk
 from recover.change.copy_store import check_target, new_folder, sources_of
 from recover.drill import DRILLS, rehearse
 from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.model import Phrase
 
 _PANEL = "What to rehearse"
 _SHOWN = 20
@@ -61,13 +62,14 @@ def drill(
     if name is None or store is None or copy_to is None:
         raise UsageRefusal("NAME, STORE and --copy-to DIR are needed", "`mqtool drill --list` shows the names.")
     if name not in DRILLS:
-        raise UsageRefusal(f"unknown drill {name}", "`mqtool drill --list` shows the names.")
+        raise UsageRefusal(Phrase("unknown drill {name}", name=name), "`mqtool drill --list` shows the names.")
     choice, target = StoreChoice(store=store, broker=broker, **structs.asdict(parts)), copy_to.absolute()
     note = target.with_name(target.name + ".drill.json")
     opened = choice.open()
     sources = sources_of(opened)
     if note.exists():
-        raise Refusal(f"{note} exists", "It belongs to another drill: move it, or choose another DIR.")
+        raise Refusal(Phrase("{path} exists", path=note),
+                      "It belongs to another drill: move it, or choose another DIR.")
     check_target(sources, copy_to)
     # a copy without its damage, or without the record of it, is removed again
     with new_folder(copy_to):

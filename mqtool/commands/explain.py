@@ -17,7 +17,7 @@ from recover.broker.broker_logs import Occurrence, read_log
 from recover.broker.log_lines import NOTE
 from recover.findings.code import Code, UsageRefusal
 from recover.findings.log_codes import REASONS, Reason
-from recover.findings.model import CODES, shell_line
+from recover.findings.model import CODES, Phrase, shell_line
 
 _END = re.compile(r"\.(?: |$)|。")
 """Where a sentence ends, in English and in Chinese."""
@@ -125,10 +125,12 @@ def _one(out: Printer, name: str) -> None:
     item = CODES.get(name) or REASONS.get(name)
     if item is None:
         near = get_close_matches(name, (*CODES, *REASONS), n=3)
-        remedy = f"Did you mean {', '.join(near)}?" if near else "`mqtool explain` lists them all."
+        remedy: str = N_("`mqtool explain` lists them all.")
+        if near:
+            remedy = Phrase("Did you mean {near}?", near=tuple(near))
         if Path(name).is_file():
-            remedy = f"To explain a broker's log: {shell_line('mqtool', 'explain', '--log', name)}"
-        raise UsageRefusal(f"unknown code or reason {name!r}", remedy)
+            remedy = Phrase("To explain a broker's log: {line}", line=shell_line("mqtool", "explain", "--log", name))
+        raise UsageRefusal(Phrase("unknown code or reason {name}", name=repr(name)), remedy)
     out.answer(**_document(item))
     if isinstance(item, Code):
         out.show(Text.assemble(severity_text(item.severity, item.name), (f"  {item.severity}", "dim")))

@@ -39,7 +39,7 @@ from recover.export.select import (
 from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.code import UsageRefusal
-from recover.findings.model import shell_line
+from recover.findings.model import Phrase, shell_line
 from recover.log.scan import LocalEngine
 from recover.look.query import nearest, unread_notes
 from recover.look.store import settings_of
@@ -130,7 +130,8 @@ def parse_kinds(given: list[str] | None, name: str, known: tuple[str, ...]) -> f
     """The words of an option that takes several, with commas or repeated; a usage error (16) for an unknown one."""
     kinds = frozenset(word.strip() for item in given or () for word in item.split(",") if word.strip())
     if unknown := sorted(kinds - set(known)):
-        raise UsageRefusal(f"{name} {unknown[0]}: there is no such kind", f"Choose from {', '.join(known)}.")
+        raise UsageRefusal(Phrase("{name} {kind}: there is no such kind", name=name, kind=unknown[0]),
+                           Phrase("Choose from {known}.", known=tuple(known)))
     return kinds
 
 
@@ -139,7 +140,8 @@ def parse_pairs(given: list[str] | None, name: str, form: str, example: str) -> 
     for item in given or ():
         key, equals, value = item.partition("=")
         if not equals or not key:
-            raise UsageRefusal(f"{name} {item}: write {form}", f"For instance {name} {example}.")
+            raise UsageRefusal(Phrase("{name} {item}: write {form}", name=name, item=item, form=form),
+                               Phrase("For instance {name} {example}.", name=name, example=example))
         yield key, value
 
 
@@ -226,18 +228,22 @@ def _target(out: Printer, where: ExportSources, which: Filter, shape: ExportForm
         raise UsageRefusal("no --output", "Write -o FILE, or -o - for stdout.")
     to_stdout, store = where.output == _STDOUT, "A store holds live records unchanged, those of system topics included."
     for wrong, what, remedy in (
-        (shape.resume and where.format != "ndjson", f"--resume with --format {where.format}",
-         "Only NDJSON can be resumed."),
-        (shape.damaged and where.format == "raw", "--damaged with --format raw", "Choose ndjson, csv or parquet."),
-        *((where.format == "store" and wrong, f"{name} with --format store", store) for wrong, name in (
+        (shape.resume and where.format != "ndjson", Phrase("--resume with --format {format}", format=where.format),
+         N_("Only NDJSON can be resumed.")),
+        (shape.damaged and where.format == "raw", N_("--damaged with --format raw"),
+         N_("Choose ndjson, csv or parquet.")),
+        *((where.format == "store" and wrong, Phrase("{name} with --format store", name=name), store)
+          for wrong, name in (
             (shape.damaged, "--damaged"), (shape.unfold, "--unfold"), (shape.raw_body, "--raw-body"),
             (to_stdout, "-o -"), (which.include, "--include"))),
-        (shape.damaged and which.lost_by, "--damaged with --lost-by", "A start cuts intact messages: leave out one."),
-        (to_stdout and out.options.json, "-o - with --json", "Both are for stdout: write the messages to a file."),
+        (shape.damaged and which.lost_by, N_("--damaged with --lost-by"),
+         N_("A start cuts intact messages: leave out one.")),
+        (to_stdout and out.options.json, N_("-o - with --json"),
+         N_("Both are for stdout: write the messages to a file.")),
         (to_stdout and where.format != "ndjson" and not shape.force and sys.stdout.isatty(),
-         f"--format {where.format} to a terminal, which obeys the control characters of messages",
-         "Redirect stdout, choose ndjson, or add --force."),
-        (to_stdout and shape.resume, "--resume with -o -", "A stream cannot be continued: write to a file."),
+         Phrase("--format {format} to a terminal, which obeys the control characters of messages", format=where.format),
+         N_("Redirect stdout, choose ndjson, or add --force.")),
+        (to_stdout and shape.resume, N_("--resume with -o -"), N_("A stream cannot be continued: write to a file.")),
     ):
         if wrong:
             raise UsageRefusal(what, remedy)
@@ -252,15 +258,16 @@ def _into(
     out: Printer, where: ExportSources, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: ExportForm
 ) -> int:
     """Bring a table up to date with the logs of some stores; the rows are those of the source rocketmq-commitlog."""
-    table_of = "A table is as its logs are: only --topic and --raw-body choose what it holds."
+    table_of = N_("A table is as its logs are: only --topic and --raw-body choose what it holds.")
     left = structs.replace(which, topic=None), structs.replace(shape, raw_body=False), broker
     for wrong, what, remedy in (
-        (not where.source, "no SOURCE", "Name stores, or quoted patterns of stores."),
-        (where.output is not None or where.given_format, "--into with --output or --format", "Leave one out."),
-        (engine.engine == "local", "--into with --engine local", "Executors write the table: leave it out."),
-        (any(item != type(item)() for item in left), "--into with a filter or a setting of the broker", table_of),
-        (where.options() != StoreOptions() or where.mapped_file_size, "--into with parts kept elsewhere",
-         "Links may lead to them."),
+        (not where.source, N_("no SOURCE"), N_("Name stores, or quoted patterns of stores.")),
+        (where.output is not None or where.given_format, N_("--into with --output or --format"), N_("Leave one out.")),
+        (engine.engine == "local", N_("--into with --engine local"),
+         N_("Executors write the table: leave it out.")),
+        (any(item != type(item)() for item in left), N_("--into with a filter or a setting of the broker"), table_of),
+        (where.options() != StoreOptions() or where.mapped_file_size, N_("--into with parts kept elsewhere"),
+         N_("Links may lead to them.")),
     ):
         if wrong:
             raise UsageRefusal(what, remedy)
@@ -373,7 +380,7 @@ class Reading:
     def missed(self, note: str) -> None:
         self.incomplete = True
         if len(self.notes) < _NOTED and note not in self.notes:
-            self.notes.append(note if len(self.notes) < _NOTED - 1 else "further ranges and records are not listed")
+            self.notes.append(note if len(self.notes) < _NOTED - 1 else N_("further ranges and records are not listed"))
 
 
 class _Export(Reading):
@@ -401,7 +408,7 @@ class _Export(Reading):
         for wrong, what in ((len(sources) != 1, "several sources"), (self.wanted.limit, "--limit"),
                             (self.damaged, "--damaged")):
             if wrong:
-                raise UsageRefusal(f"{what} with Parquet written by executors", "Use --engine local.")
+                raise UsageRefusal(Phrase("{what} with Parquet written by executors", what=what), "Use --engine local.")
         scanned, wanted = self.scanned_source(sources[0])
         with self.out.progress("exporting", sources[0].size) as progress:
             self.counts, self.size = export_on_spark(
@@ -412,11 +419,11 @@ class _Export(Reading):
         scanned, is_guess, left = joined(
             pieces, mapped_file_size or 0, memory=self.engine.memory or DEFAULT_MEMORY)
         if is_guess:
-            size = f"--mapped-file-size {scanned.log.queue.file_size}: a log file has that length"
+            size = Phrase("--mapped-file-size {size}: a log file has that length", size=scanned.log.queue.file_size)
             self.assumed.append(size)
-            self.notes.append(f"assumed: {size}")
+            self.notes.append(Phrase("assumed: {what}", what=size))
         if left:
-            self.missed(f"{count(left, 'record')} claim places that others claim, too, and are left out")
+            self.missed(Phrase("{left:record} claim places that others claim, too, and are left out", left=left))
         return scanned
 
     def write_store(self, sources: list[Source], target: Path, mapped_file_size: int | None) -> None:
@@ -443,9 +450,10 @@ class _Export(Reading):
             self.notes.append(_("{places} of left-out or lost messages: markers keep them, and consumers get the "
                                 "previous message again").format(places=count(made.bridged, "place")))
         if made.batch:
-            self.notes.append(f"the first start of a broker writes the batch queues of {', '.join(made.batch)}: abort, "
-                              "and no checkpoint, have it read the whole log (from 5.4.0 on at most "
-                              "commitLogRecoverMaxNum files of it, 10 by default)")
+            self.notes.append(Phrase(
+                "the first start of a broker writes the batch queues of {topics}: abort, and no checkpoint, have it "
+                "read the whole log (from 5.4.0 on at most commitLogRecoverMaxNum files of it, 10 by default)",
+                topics=tuple(made.batch)))
         self.assumed += (assumed := assumptions_of(made.assumed_settings))
         self.notes += assumed
         self.out.answer(bridged=made.bridged, assumed_settings=made.assumed_settings,
@@ -458,8 +466,8 @@ class _Export(Reading):
         steps: list[Step] = []
         for pattern in self.wanted.topics:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in known):
-                self.notes.append(f"the log holds no message of a topic that matches {pattern}"
-                                  + nearest(pattern, known))
+                self.notes.append(Phrase("the log holds no message of a topic that matches {pattern}{near}",
+                                         pattern=pattern, near=nearest(pattern, known)))
                 steps = [Step(f"mqtool inspect {shell_line(name)}", "lists the topics")
                          for name in self.stores()]
         return steps

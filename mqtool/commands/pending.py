@@ -22,7 +22,7 @@ from mqtool.words import N_, _, listed, retold
 from recover.export.select import parse_time
 from recover.export.write import output_file
 from recover.findings.code import UsageRefusal
-from recover.findings.model import builtins_of, finding
+from recover.findings.model import Phrase, builtins_of, finding
 from recover.look.store import settings_of
 from recover.predict.delivers import Event
 from recover.predict.groups import groups_of
@@ -52,7 +52,8 @@ class WaitingChoice(Struct, frozen=True, kw_only=True):
     def check(self, root: Path, parts: list[Path]) -> int | None:
         """Refuse a file that cannot be written (16, or 8 if it exists) and an invalid time; return the time (ms)."""
         if self.out is not None and self.out.suffix not in _KINDS:
-            raise UsageRefusal(f"--out {self.out}: its name has no known extension",
+            raise UsageRefusal(Phrase("{option} {file}: its name has no known extension", option="--out",
+                                      file=self.out),
                                "Name a file that ends in .ndjson or .csv.")
         if self.out is not None:
             new_outside_store(self.out, root, parts)

@@ -17,7 +17,7 @@ from mqtool.text import count, human_seconds, human_size
 from mqtool.words import N_, _, retold
 from recover.check.report import verify
 from recover.findings.code import UsageRefusal
-from recover.findings.model import FindingList, builtins_of
+from recover.findings.model import FindingList, Phrase, builtins_of
 from recover.look.crash import progress_in
 from recover.look.query import unread_notes
 from recover.look.store import NO_LOG, settings_of
@@ -49,7 +49,8 @@ class LossChoice(Struct, frozen=True, kw_only=True):
         if self.loss_out is None:
             return
         if self.loss_out.suffix not in _KINDS:
-            raise UsageRefusal(f"--loss-out {self.loss_out}: its name has no known extension",
+            raise UsageRefusal(Phrase("{option} {file}: its name has no known extension", option="--loss-out",
+                                      file=self.loss_out),
                                "Name a file that ends in .ndjson or .csv.")
         new_outside_store(self.loss_out, root, parts)
 

@@ -15,14 +15,14 @@ from mqtool.next_steps import Step
 from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, log_size, option
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
-from mqtool.words import N_, _
+from mqtool.words import N_, _, retold
 from recover.broker.versions import NEWEST_COMPARED, BrokerVersion
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_times, scan_for
 from recover.export.sources import Scanned, scan_source, source_of
 from recover.export.trace import Event, MessageHistory, trace as trace_message
 from recover.findings.code import UsageRefusal
-from recover.findings.model import builtins_of, shell_line
+from recover.findings.model import Phrase, builtins_of, shell_line
 from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import LMQ_PREFIX
@@ -65,26 +65,30 @@ class Search(Struct, frozen=True, kw_only=True):
         ways = [name for name, value in (("msg-id", self.msg_id), ("phy-offset", self.phy_offset), ("key", self.key),
                                          ("offset", self.offset), ("time", self.time)) if value is not None]
         if len(ways) > 1:
-            raise UsageRefusal(f"--{ways[0]} and --{ways[1]} are two different searches", "Choose one of them.")
+            raise UsageRefusal(Phrase("--{first} and --{second} are two different searches", first=ways[0],
+                                      second=ways[1]),
+                               "Choose one of them.")
         alone = "stale" if self.include_stale else "list" if self.topic is not None else ""
         way = ways[0] if ways else alone
         lists, given = (self.since, self.until), (self.begin, self.end)
         of_topic, of_queue = way in ("key", "offset", "time"), way in ("offset", "time")
         for wrong, what, remedy in (
-            (way != "list" and lists != (None, None), "--since and --until list the messages of one topic",
-             {"key": "Use --begin and --end with --key."}.get(way, "They go with --topic and --queue; `mqtool export` "
-                                                              "writes those of all topics.")),
-            (not way, "nothing to look for", "Name --topic, --key, --queue with --offset or --time, --msg-id, "
-             "or --phy-offset; `mqtool query --help` has examples."),
+            (way != "list" and lists != (None, None), N_("--since and --until list the messages of one topic"),
+             N_("Use --begin and --end with --key.") if way == "key" else
+             N_("They go with --topic and --queue; `mqtool export` writes those of all topics.")),
+            (not way, N_("nothing to look for"),
+             N_("Name --topic, --key, --queue with --offset or --time, --msg-id, or --phy-offset; `mqtool query "
+                "--help` has examples.")),
             (way == "list" and str(self.topic).startswith(LMQ_PREFIX),
-             f"{self.topic} is an LMQ queue: its messages are stored under other topics",
-             "Name --queue 0 and --offset or --time, or the topic that the messages were sent to."),
-            (of_topic and self.topic is None and (way, self.scan) != ("key", True), f"--{way} needs --topic",
-             "A broker finds messages by topic; --key does without it with --scan."),
-            (of_queue and self.queue is None, f"--{way} needs --queue",
-             "Each queue of a topic counts its own offsets."),
-            (way not in ("key", "stale") and given != (None, None), "--begin and --end go with --key",
-             "Use --since and --until to list a topic, --time to find a position in a queue."),
+             Phrase("{topic} is an LMQ queue: its messages are stored under other topics", topic=self.topic),
+             N_("Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")),
+            (of_topic and self.topic is None and (way, self.scan) != ("key", True),
+             Phrase("--{way} needs --topic", way=way),
+             N_("A broker finds messages by topic; --key does without it with --scan.")),
+            (of_queue and self.queue is None, Phrase("--{way} needs --queue", way=way),
+             N_("Each queue of a topic counts its own offsets.")),
+            (way not in ("key", "stale") and given != (None, None), N_("--begin and --end go with --key"),
+             N_("Use --since and --until to list a topic, --time to find a position in a queue.")),
         ):
             if wrong:
                 raise UsageRefusal(what, remedy)
@@ -186,7 +190,7 @@ def _summary(answer: look.Answer) -> str:
         return _("no intact message found, but {ranges} of the log may hold the message").format(
             ranges=count(answer.damaged_ranges, "damaged range"))
     if not answer.complete:
-        return _("{messages} found").format(messages=found) + _(_INCOMPLETE).format(note=answer.notes[-1])
+        return _("{messages} found").format(messages=found) + _(_INCOMPLETE).format(note=retold(answer.notes[-1]))
     return _("{messages} found").format(messages=found) + (
         _(", {n:,} more exist").format(n=answer.left_out) if answer.left_out else
         _(", more exist") if answer.more else "")
@@ -253,7 +257,7 @@ def trace(
             messages=count(found.left_out, "more message")))
     text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \
         count(len(lives), "message") if lives else _("{messages} found").format(messages=_("no message"))
-    out.summary(text + ("" if found.complete else _(_INCOMPLETE).format(note=found.notes[-1])),
+    out.summary(text + ("" if found.complete else _(_INCOMPLETE).format(note=retold(found.notes[-1]))),
                 _after_trace(out, lives, found, name, scan=scan))
     return exits.CLEAN if found.complete else exits.OPERATIONAL
 

@@ -38,7 +38,7 @@ from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
-from recover.findings.model import builtins_of, shell_line, without_secrets
+from recover.findings.model import Phrase, builtins_of, shell_line, without_secrets
 from recover.look.crash import progress_in
 from recover.look.store import NO_LOG, exit_state, settings_of
 from recover.predict.delivers import SERVICES
@@ -79,7 +79,8 @@ class PageChoice(Struct, frozen=True, kw_only=True):
                 raise UsageRefusal("no --output", "Write -o FILE.html or -o FILE.md, or --json for the data alone.")
             return
         if self.output.suffix.lower() not in _KINDS:
-            raise UsageRefusal(f"--output {self.output}: its name has no known extension",
+            raise UsageRefusal(Phrase("{option} {file}: its name has no known extension", option="--output",
+                                      file=self.output),
                                "Name a file that ends in .html or .md.")
         new_outside_store(self.output, store.root, store.parts)
 
@@ -305,7 +306,7 @@ def _page(
     cards = [
         Section(_("What happened"), "", [facts("", [
             ("stop", _(_STOPPED[found.exit_state.verdict])),
-            ("verify", Text(verify_line(document, code), style="red" if code & exits.MESSAGES else "")),
+            ("verify", Text(verify_line(found.before, code), style="red" if code & exits.MESSAGES else "")),
             ("oldest to newest", span(found.traffic)),
             *([] if found.without_log else progress_rows(found.progress.json())),
         ])]),
@@ -357,7 +358,7 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
             [groups_table("", builtins_of(rows), _GROUPS),
              *(Text(clean(retold(note))) for note in found.groups.unread)])
     yield _traffic_section(found.traffic)
-    yield _runs_section(found, document)
+    yield _runs_section(found)
     yield _evidence_section(found.evidence)
 
 
@@ -397,7 +398,7 @@ def _traffic_section(found: Traffic) -> Section:
                         of=len(rows) + found.more_topics)])
 
 
-def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
+def _runs_section(found: Facts) -> Section:
     if found.run_problem is not None:
         return Section(_("Before and after"), "", [Text(clean(retold(found.run_problem)), style="red")])
     if not found.runs:
@@ -411,7 +412,7 @@ def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
             loss = retold(refusal.message)
         rows.append([info.id, info.command, _(info.state), human_time(info.started_ms),
                      _("{n} of {all}").format(n=info.steps_done, all=info.steps), loss, f"{info.user}@{info.host}"])
-    now = verify_line(document, found.before.exit_code)
+    now = verify_line(found.before, found.before.exit_code)
     return Section(_("Before and after"), _("Changes by mqtool, newest first, and the losses stated in their plans."), [
         table("", ["run", "command", "state", "when", ">steps", "stated as lost", "by whom"], rows),
         Text(_("Now: {result}").format(result=now))])

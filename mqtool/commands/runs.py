@@ -45,7 +45,7 @@ from recover.change.owner import owner_of
 from recover.change.places import Places
 from recover.check.report import verify
 from recover.findings.code import NotAStore, Refusal
-from recover.findings.model import builtins_of
+from recover.findings.model import Phrase, builtins_of
 from recover.log.scan import KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.plan_cost import cost_of, lost_by, refuse_costlier
@@ -127,7 +127,7 @@ def apply(
     """
     plan = load_plan(plan_file)
     if plan.store is None:
-        raise Refusal(f"{plan_file} is not bound to a store", "Create the plan again.")
+        raise Refusal(Phrase("{plan_file} is not bound to a store", plan_file=plan_file), "Create the plan again.")
     root = Path(plan.store.root)
     out.store = str(root)
     options = options_of(plan, parts)

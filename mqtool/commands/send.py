@@ -28,7 +28,7 @@ from recover.export.select import Wanted, selected
 from recover.export.send import KINDS, Cluster, Outbox, Outgoing, Place, Position, RejectedMessage, Rules, read_messages
 from recover.export.sources import Source, open_sources
 from recover.findings.code import Interrupted, Refusal, UsageRefusal
-from recover.findings.model import shell_line, without_secrets
+from recover.findings.model import Phrase, shell_line, without_secrets
 from recover.store.store import StoreOptions
 
 _WHERE, _WHAT = "Where to, and how", "What is sent"
@@ -65,7 +65,8 @@ class Target(Struct, frozen=True, kw_only=True):
         """Which messages are sent, and in which form; a usage error (16) for invalid options."""
         topics = dict(parse_pairs(self.topic_map, "--topic-map", "OLD=NEW", "Orders=Again"))
         if empty := next((old for old, new in topics.items() if not new), None):
-            raise UsageRefusal(f"--topic-map {empty}=: write OLD=NEW", "For instance --topic-map Orders=Again.")
+            raise UsageRefusal(Phrase("--topic-map {empty}=: write OLD=NEW", empty=empty),
+                               "For instance --topic-map Orders=Again.")
         levels = parse_levels(broker.given().get("messageDelayLevel", DEFAULT_LEVELS))
         return Rules(parse_kinds(self.kind, "--kind", KINDS), self.keep_delay, topics, levels)
 
@@ -142,10 +143,11 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
 def _checked(target: Target, which: Filter) -> tuple[Path, str]:
     """Source and endpoints; a usage error (16) if one is missing, or options do not go together."""
     if target.source is None or not target.source.exists():
-        missing = "no SOURCE" if target.source is None else f"{target.source} does not exist"
+        missing = N_("no SOURCE") if target.source is None else Phrase("{path} does not exist", path=target.source)
         raise UsageRefusal(missing, "Name an NDJSON file of mqtool export, or a store.")
     if target.endpoints is None or not _ENDPOINTS.fullmatch(target.endpoints):
-        given = "no --endpoints" if target.endpoints is None else f"--endpoints {target.endpoints}: write HOST:PORT"
+        given = N_("no --endpoints") if target.endpoints is None else Phrase(
+            "--endpoints {endpoints}: write HOST:PORT", endpoints=target.endpoints)
         raise UsageRefusal(given, "Name a proxy of the cluster, for instance --endpoints 10.0.0.5:8081.")
     if _is_export(target.source) and which != Filter():
         raise UsageRefusal("filters go with a store, not with an exported file",
@@ -330,6 +332,6 @@ def _skip(stream: Iterator[Message | str], outbox: Outbox, position: Position, t
         if not isinstance(message, str) and not isinstance(item := outbox.take(message), str):
             last, due = item.origin, due + 1
     if last != place.origin:
-        raise Refusal(f"{target.source} does not hold the messages recorded in {position.path}",
-                      "Send from the same source, or name another position file.")
+        raise Refusal(Phrase("{source} does not hold the messages recorded in {path}", source=target.source,
+                             path=position.path), "Send from the same source, or name another position file.")
     return due - place.sent

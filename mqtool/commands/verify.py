@@ -68,7 +68,7 @@ def verify(
     stop = next((item for item in report.findings if item.code in STOPS), None)
     left_out = [part.value for part in Part if only and part not in only]
     has_log = report.analysis.log.tally.messages > 0
-    line = verify_line(document, code, left_out) if stop is None or has_log else told(stop)[0]
+    line = verify_line(report, code, left_out) if stop is None or has_log else told(stop)[0]
     if code & (exits.DERIVED | exits.MESSAGES) and not only and (refused := refused_by_all(report)):
         line = _("No broker from {oldest} on starts on it: {reason}. {rest}").format(
             oldest=refused[0], reason=retold(refused[1]).rstrip(".?"), rest=line)

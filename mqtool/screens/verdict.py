@@ -1,4 +1,4 @@
-"""The results of verify and predict, as tables and in one line. They use documents only, so all engines look alike."""
+"""The results of verify and predict, as tables and in one line, from documents and reports: all engines look alike."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mqtool.text import clean, count, exact_size, human_seconds, human_size, hum
 from mqtool.words import C_, N_, _, listed, retold
 from recover.change.model import Plan, Retire, Step
 from recover.change.places import Room
+from recover.check.report import VerifyReport
 from recover.repair.losses import RecoverPlan
 from recover.repair.plan_cost import lost_by
 
@@ -68,12 +69,15 @@ def _one_row(title: str, values: dict[str, Any], names: tuple[str, ...]) -> Tabl
     return table(title, [">" + _TITLES.get(name, name.replace("_", " ")) for name in names], [cells])
 
 
-def verify_line(document: dict[str, Any], code: int, left_out: Collection[str] = (), start: int = 0) -> str:
+def verify_line(report: VerifyReport, code: int, left_out: Collection[str] = (), start: int = 0) -> str:
     """The result of a verify in one line; `start`: the exit bits of a start, for a line that stands for both."""
+    document, missing = report.json(), report.analysis.account.missing()
     log = document["commitlog"]
     parts = [count(log["messages"], "intact message")]
-    if log["damaged_messages"]:
-        parts.append(count(log["damaged_messages"], "damaged message"))
+    if damaged := log["damaged_messages"] - missing:
+        parts.append(count(damaged, "damaged message"))
+    if missing:
+        parts.append(_("{messages} in missing log files").format(messages=count(missing, "message")))
     after = max((item["intact_after"] for item in log["damaged"]), default=0)
     if after:
         parts.append(_("{n:,} of the intact ones are after damage, where a broker may cut them off").format(n=after))

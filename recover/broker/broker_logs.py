@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from recover.broker.log_lines import PATH, RANKS, ROWS, Row
 from recover.findings.code import Refusal
+from recover.findings.model import Phrase
 
 _LONGEST = 1 << 12
 _TEXT = 400
@@ -74,7 +75,8 @@ def read_log(path: Path) -> LogSummary:
             for number, line in _lines(stream):
                 reader.take(number, line)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise Refusal(f"{path} cannot be decompressed: {error}", "Decompress what can be, and use that.") from error
+        raise Refusal(Phrase("{path} cannot be decompressed: {error}", path=path, error=error),
+                      "Decompress what can be, and use that.") from error
     return reader.ended()
 
 

@@ -17,6 +17,7 @@ from formats.config import properties_text as javaproperties
 from formats.record.rows import BIT_DELAY
 from recover.broker.versions import BrokerVersion
 from recover.findings.code import UsageRefusal
+from recover.findings.model import Phrase
 from recover.store.columns import Rows
 
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -45,7 +46,7 @@ def parse_levels(text: str) -> dict[int, int]:
     for level, item in enumerate(text.split(), start=1):
         number, unit = item[:-1], item[-1:]
         if unit not in _UNITS or not number.isdecimal():
-            raise UsageRefusal(f"messageDelayLevel: {item!r} is not a delay",
+            raise UsageRefusal(Phrase("messageDelayLevel: {item} is not a delay", item=repr(item)),
                                "Write it as in the broker's configuration: 1s 5s 10m 2h.")
         table[level] = int(number) * _UNITS[unit]
     return table
@@ -251,15 +252,18 @@ def load_settings(version: BrokerVersion, conf: Path | None = None, sets: Iterab
         try:
             content = conf.read_bytes()
         except OSError as error:
-            raise UsageRefusal(f"cannot read {conf}: {error.strerror}", "Check --broker-conf.") from error
+            raise UsageRefusal(Phrase("cannot read {file}: {error}", file=conf, error=error.strerror),
+                               "Check --broker-conf.") from error
         try:
             given.update(javaproperties.loads(content))
         except FormatError as error:
-            raise UsageRefusal(f"{conf}: {error}", "A backslash before u takes four hex digits.") from error
+            raise UsageRefusal(Phrase("{conf}: {error}", conf=conf, error=error),
+                               "A backslash before u takes four hex digits.") from error
     for option in sets:
         name, separator, value = option.partition("=")
         if not separator or not name.strip():
-            raise UsageRefusal(f"--set {option}: KEY=VALUE expected", "For example --set checkCRCOnRecover=false.")
+            raise UsageRefusal(Phrase("--set {option}: KEY=VALUE expected", option=option),
+                               "For example --set checkCRCOnRecover=false.")
         name, value = name.strip(), value.strip()
         _check_name(name)
         _check_type(canonical(name), value)
@@ -280,7 +284,8 @@ def _check_name(name: str) -> None:
     later releases have settings of their own, and brokers ignore what they do not know."""
     near = [] if name in every_name() else get_close_matches(name, every_name(), 1, _NEARLY)
     if near:
-        raise UsageRefusal(f"--set {name}: no broker has a setting of this name", f"Did you mean {near[0]}?")
+        raise UsageRefusal(Phrase("--set {name}: no broker has a setting of this name", name=name),
+                           Phrase("Did you mean {near}?", near=near[0]))
 
 
 def _check_type(name: str, value: str) -> None:
@@ -289,9 +294,11 @@ def _check_type(name: str, value: str) -> None:
         return
     default = KNOWN[name].default
     if java_integer(default) is not None and java_integer(value) is None:
-        raise UsageRefusal(f"--set {name}={value}: {name} takes a number", f"For example --set {name}={default}.")
+        raise UsageRefusal(Phrase("--set {name}={value}: {name} takes a number", name=name, value=value),
+                           Phrase("For example --set {name}={default}.", name=name, default=default))
     if default in ("true", "false") and value.lower() not in ("true", "false"):
-        raise UsageRefusal(f"--set {name}={value}: {name} takes true or false", f"The default is {default}.")
+        raise UsageRefusal(Phrase("--set {name}={value}: {name} takes true or false", name=name, value=value),
+                           Phrase("The default is {default}.", default=default))
 
 
 def canonical(name: str) -> str:

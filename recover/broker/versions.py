@@ -10,6 +10,7 @@ import re
 from msgspec import Struct
 
 from recover.findings.code import UsageRefusal
+from recover.findings.model import Phrase
 
 _VERSION = re.compile(r"(?:rocketmq-(?:all-)?|v)?(\d+)[._](\d+)(?:[._](\d+))?(?:[-_.][a-z0-9]+)*", re.IGNORECASE)
 
@@ -27,10 +28,12 @@ class BrokerVersion(Struct, frozen=True, order=True):
         else."""
         found = _VERSION.fullmatch(text.strip())
         if found is None:
-            raise UsageRefusal(f"{text!r} is not a broker version", "Name a release, for example --broker 5.3.3.")
+            raise UsageRefusal(Phrase("{text} is not a broker version", text=repr(text)),
+                               "Name a release, for example --broker 5.3.3.")
         if found[1] not in ("4", "5"):
             known = ", ".join(map(str, NEWEST_OF_LINES))
-            raise UsageRefusal(f"broker {text} is unknown", f"Known are 4.1 to 5.5, up to these: {known}.")
+            raise UsageRefusal(Phrase("broker {text} is unknown", text=text),
+                               Phrase("Known are 4.1 to 5.5, up to these: {known}.", known=known))
         return cls(int(found[1]), int(found[2]), int(found[3] or 0))
 
     @property

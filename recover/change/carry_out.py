@@ -241,11 +241,9 @@ def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bo
             if not left:
                 continue
             if interrupted():
-                raise Interrupted(
-                    f"stopped after {batch[0]} of {len(steps)} steps",
-                    "`mqtool resume {store}` completes the run, `mqtool undo {store}` undoes it.",
-                    run=run.id,
-                )
+                raise Interrupted(Phrase("stopped after {done} of {n} steps", done=batch[0], n=len(steps)),
+                                  "`mqtool resume {store}` completes the run, `mqtool undo {store}` undoes it.",
+                                  run=run.id)
             if progress is not None:
                 progress(batch[0], len(steps), f"{steps[batch[0]].kind} {steps[batch[0]].file}")
             _one_batch(run, left)

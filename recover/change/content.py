@@ -17,7 +17,8 @@ from formats.basics import Buffer
 from formats.native.walk import last_nonzero
 from recover.change import disk
 from recover.change.owner import oneself
-from recover.findings.code import Interrupted, Refusal
+from recover.findings.code import N_, Interrupted, Refusal
+from recover.findings.model import Phrase
 from recover.store.columns import Scratch
 from recover.store.reading import Piece, crc32c, crc_of, crc_with_zeros, in_order, read_chunks, zeros
 from recover.store.source import StorePath, list_again, move_objects, remove_below
@@ -100,10 +101,8 @@ class FileContent(Content, Struct, frozen=True):
                 break
             yield chunk
         if (size, crc) != (self.size, self.crc32c):
-            raise Refusal(
-                f"{self.path} is not the content saved with the plan",
-                "create the plan again", size=size, expected_size=self.size,
-            )
+            raise Refusal(Phrase("{path} is not the content saved with the plan", path=self.path),
+                          "create the plan again", size=size, expected_size=self.size)
 
 
 class LazyContent(Content):
@@ -196,7 +195,7 @@ class Spool:
 # staging folder on the target file system; the files named by the manifest are renamed from there to their places.
 
 
-def stop_if(interrupted: Callable[[], bool], then: str = "stopped before anything was changed") -> None:
+def stop_if(interrupted: Callable[[], bool], then: str = N_("stopped before anything was changed")) -> None:
     """Raise `Interrupted` between two pieces of a plan's content or of an output; `then`: the resulting state."""
     if interrupted():
         raise Interrupted(then, "run the command again")
@@ -288,7 +287,8 @@ def _checked(
     file, size, crc = said or ("", -1, 0)
     length = (folder / file).stat().st_size if said else -1
     if size != content.size or length != size or content.crc32c not in (None, crc):
-        raise Refusal(f"{file or 'a file'} was not produced as announced: {(size, crc)} instead of "
-                      f"{(content.size, content.crc32c)}, and {length} bytes are there",
+        raise Refusal(Phrase("{file} was not produced as announced: {made} instead of {announced}, and {length} bytes "
+                             "are there", file=file or N_("a file"), made=str((size, crc)),
+                             announced=str((content.size, content.crc32c)), length=length),
                       "Run the command again; with --engine local, if it happens again.")
     return folder / file, (size, crc)

@@ -22,8 +22,8 @@ from recover.change.content import stop_if
 from recover.change.journal import FRESH_JOURNAL
 from recover.change.lock import is_own_lock_file
 from recover.change.model import Plan, Retire, Step
-from recover.findings.code import Refusal
-from recover.findings.model import shell_line
+from recover.findings.code import N_, Refusal
+from recover.findings.model import Phrase, shell_line
 from recover.store.reader import FileReader
 from recover.store.reading import Piece
 from recover.store.source import StorePath, is_empty, names_in, open_file, remove_below, url_of
@@ -66,7 +66,7 @@ def copy_store(
             names = {JOURNAL_DIR, *(other for _, other in others)}
             parts = {_identity(folder.stat()) for folder, _ in others if url_of(folder) is None}
             for path, copy in _walk(source, made / name, names, parts):
-                stop_if(interrupted, "stopped; what was copied so far was removed")
+                stop_if(interrupted, N_("stopped; what was copied so far was removed"))
                 if path in without:
                     continue
                 if progress is not None:
@@ -108,7 +108,8 @@ def remote_folder(target: StorePath) -> Iterator[StorePath]:
 
 
 def _unwritable(target: Path, error: OSError) -> Refusal:
-    return Refusal(f"{_shown(target)} cannot be written: {error}", "Check the address and its credentials.")
+    return Refusal(Phrase("{target} cannot be written: {error}", target=_shown(target), error=error),
+                   "Check the address and its credentials.")
 
 
 def _shown(target: Path) -> str:
@@ -182,11 +183,11 @@ def new_folder(target: Path) -> Iterator[NewTree]:
                 elif was is not None and not stays:
                     disk.hand_over(target, lambda name, status: None, was, only_top=True)
             if isinstance(error, OSError):
-                what = "is incomplete" if stays else "cannot be written"
-                raise Refusal(
-                    f"{target} {what}: {error.strerror}{'' if stays else '; what was written was removed'}",
-                    "Make room, or choose another place.", errno=error.errno,
-                ) from error
+                what = N_("is incomplete") if stays else N_("cannot be written")
+                raise Refusal(Phrase("{target} {what}: {error}{removed}", target=target, what=what,
+                                     error=error.strerror,
+                                     removed="" if stays else N_("; what was written was removed")),
+                              "Make room, or choose another place.", errno=error.errno) from error
             raise
         finally:
             _being_filled.pop(whole, None)
@@ -258,7 +259,7 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
     if isinstance(target, StorePath):
         try:
             if not is_empty(target):
-                raise Refusal(f"{_shown(target)} is not empty", "Name a new prefix.")
+                raise Refusal(Phrase("{target} is not empty", target=_shown(target)), "Name a new prefix.")
         except OSError as error:
             raise _unwritable(target, error) from error
         return
@@ -268,19 +269,21 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
             continue
         origin = source.resolve()
         if real == origin or real.is_relative_to(origin) or origin.is_relative_to(real):
-            raise Refusal(f"the output must be outside the store: {target}", "choose another place for the copy")
+            raise Refusal(Phrase("the output must be outside the store: {target}", target=target),
+                          "choose another place for the copy")
     try:
         there = set(os.listdir(target)) - {STAGING} if target.exists() else set()
         if there and (target / STAGING).is_dir() and any((target / STAGING).iterdir()):
             there -= _DERIVED.union(*((name, *names_in(source)) for source, name in sources))
         if there:
             whole = f"; if it is the copy of a killed command, `mqtool recover {shell_line(target)}` continues there"
-            raise Refusal(f"{target} is not an empty directory",
-                          f"name an empty or a new one{whole if COMMITLOG in there else ''}")
+            raise Refusal(Phrase("{target} is not an empty directory", target=target),
+                          Phrase("name an empty or a new one{whole}", whole=whole if COMMITLOG in there else ""))
         if not target.parent.is_dir():
-            raise Refusal(f"{target.parent} does not exist", "create it, or choose another place")
+            raise Refusal(Phrase("{path} does not exist", path=target.parent), "create it, or choose another place")
     except OSError as error:
-        raise Refusal(f"{target} cannot be read: {error.strerror}", "choose another place") from error
+        raise Refusal(Phrase("{target} cannot be read: {error}", target=target, error=error.strerror),
+                      "choose another place") from error
 
 
 def _walk(
@@ -293,11 +296,12 @@ def _walk(
     """
     is_here, here = url_of(source) is None, _identity(source.stat())
     if is_here and here in above:
-        raise Refusal(f"{source} leads back to a folder above it", "remove that symbolic link")
+        raise Refusal(Phrase("{source} leads back to a folder above it", source=source), "remove that symbolic link")
     for name in names_in(source):
         path = source / name
         if name == "..":
-            raise Refusal(f"{path} would lead out of the copy", "No broker creates such a name: remove it.")
+            raise Refusal(Phrase("{path} would lead out of the copy", path=path),
+                          "No broker creates such a name: remove it.")
         if not above and (name in without or name.startswith(FRESH_JOURNAL)):
             continue
         if name == "lock" and is_here and is_own_lock_file(path):
@@ -321,13 +325,14 @@ def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]], tree: NewTre
         folders.append((path, copy))
         return
     if not stat.S_ISREG(status.st_mode):
-        raise Refusal(f"{path} is neither a file nor a folder", "move it out of the store first")
+        raise Refusal(Phrase("{path} is neither a file nor a folder", path=path), "move it out of the store first")
     if copy.exists():
-        raise Refusal(f"two commitlog paths hold {path.name}",
+        raise Refusal(Phrase("two commitlog paths hold {name}", name=path.name),
                       "`mqtool recover {store}` keeps the one with more of the log.")
     copied = copy_file(path.resolve() if url_of(path) is None else path, copy)
     if copied is not None:
         tree.will_be(copy, made, disk.Like.of(copied))
     after = path.stat()
     if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
-        raise Refusal(f"{path} changed while it was copied", "stop the process that writes to the store")
+        raise Refusal(Phrase("{path} changed while it was copied", path=path),
+                      "stop the process that writes to the store")

@@ -36,8 +36,8 @@ from recover.change.lock import ROOT_MTIME
 from recover.change.model import InPlace, Plan, Step, canonical, document, existing_folders, load_plan, stage
 from recover.change.owner import acting_owner, oneself
 from recover.change.places import RESERVE, Places
-from recover.findings.code import Refusal
-from recover.findings.model import Finding, finding, without_secrets
+from recover.findings.code import N_, Refusal
+from recover.findings.model import Finding, Phrase, finding, without_secrets
 from recover.store.reading import crc32c, file_crc, identity
 from recover.store.source import read_small, url_of
 from recover.store.store import JOURNAL_DIR, check_journal_folder
@@ -138,7 +138,8 @@ class Run(Struct, dict=True):
             self._check_bond(self.elsewhere)
         plan = load_plan(self.path / "plan.json", sidecar="staged", beside=self.data)
         if len(plan.steps) != len(self.statuses):
-            raise self._made_up(f"has {len(self.statuses)} steps, its plan {len(plan.steps)}")
+            raise self._made_up(Phrase("has {n} steps, its plan {planned}", n=len(self.statuses),
+                                       planned=len(plan.steps)))
         own = {"."}
         places = Places(self.root, self.parts)
         places.check_plan(plan)
@@ -146,7 +147,7 @@ class Run(Struct, dict=True):
             own.update(places.folders_of(step))
         for name in (*self.header["directories"], *self.promised):
             if name not in own:
-                raise self._made_up(f"names {name!r}, which its plan does not change")
+                raise self._made_up(Phrase("names {name}, which its plan does not change", name=repr(name)))
         self._check_folder()
         return plan
 
@@ -155,32 +156,36 @@ class Run(Struct, dict=True):
             with os.scandir(folder) as entries:
                 for entry in entries:
                     if folder.name != "retired" and not entry.is_file(follow_symlinks=False):
-                        raise self._made_up(f"has {folder.name}/{entry.name}, which is not a file")
+                        raise self._made_up(Phrase("has {folder}/{file}, which is not a file", folder=folder.name,
+                                                   file=entry.name))
                     if not (entry.name.isascii() and entry.name.isdecimal()):
-                        raise self._made_up(f"has {folder.name}/{entry.name}, which no step created")
+                        raise self._made_up(Phrase("has {folder}/{file}, which no step created", folder=folder.name,
+                                                   file=entry.name))
         if os.lstat(self.journal).st_nlink > 1:
-            raise self._made_up("has a journal file with another name elsewhere")
+            raise self._made_up(N_("has a journal file with another name elsewhere"))
 
     def _check_bond(self, data: Path) -> None:
         """`Refusal` unless the folder of the undo data is there, and says that it belongs to this run."""
         try:
             for name in ("", *_FOLDERS):
                 if not stat.S_ISDIR(os.lstat(data / name).st_mode):
-                    raise self._made_up(f"has its undo data in {data / name}, which is not a folder")
+                    raise self._made_up(Phrase("has its undo data in {folder}, which is not a folder",
+                                           folder=data / name))
         except OSError as error:
-            raise Refusal(
-                f"the undo data of run {self.id} are in {data}, and cannot be read there: {error.strerror}",
-                "mount that disk in its place again, or put a link there to where it is now; then run the command "
-                "again", run=self.id, file=str(data),
-            ) from error
+            raise Refusal(Phrase("the undo data of run {id} are in {data}, and cannot be read there: {error}",
+                                 id=self.id, data=data, error=error.strerror),
+                          "mount that disk in its place again, or put a link there to where it is now; then run the "
+                          "command again", run=self.id, file=str(data)) from error
         if not is_bound(data, self.root, self.id):
-            raise self._made_up(f"names {data} as the place of its undo data, and that folder belongs to another run")
+            raise self._made_up(Phrase("names {data} as the place of its undo data, and that folder belongs to another "
+                                       "run",
+                                       data=data))
 
     def _made_up(self, what: str) -> Refusal:
-        return Refusal(
-            f"the run {self.id} {what}: it is not as mqtool left it; nothing was changed by this command",
-            f"move {self.path.relative_to(self.root)} out of the store to work without it", run=self.id,
-        )
+        return Refusal(Phrase("the run {id} {what}: it is not as mqtool left it; nothing was changed by this command",
+                              id=self.id, what=what),
+                       Phrase("move {folder} out of the store to work without it",
+                              folder=self.path.relative_to(self.root)), run=self.id)
 
     @property
     def data(self) -> Path:
@@ -248,7 +253,8 @@ def decode_records(data: bytes) -> list[dict[str, Any]]:
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
         if body.get("seq") != len(records):
-            raise Refusal(f"the journal lacks a record: number {len(records)}, found {body.get('seq')}")
+            raise Refusal(Phrase("the journal lacks a record: number {n}, found {found}", n=len(records),
+                                 found=body.get("seq")))
         records.append(body)
     return records
 
@@ -269,15 +275,15 @@ def open_run(root: Path, path: Path, parts: Iterable[Path | str] = ()) -> Run:
         if not all(isinstance(mtime_ns, int) for mtime_ns in run.header["directories"].values()):
             raise Refusal("a time is not a number")
     except OSError as error:
-        raise Refusal(f"the journal of run {path.name} cannot be read: {error.strerror}", run=path.name) from error
+        raise Refusal(Phrase("the journal of run {name} cannot be read: {error}", name=path.name, error=error.strerror),
+                      run=path.name) from error
     except Refusal as error:
-        raise Refusal(
-            f"the journal of run {path.name} is damaged: {error.message}",
-            f"its saved bytes are in {JOURNAL_DIR}/runs/{path.name}; nothing was changed by this command",
-            run=path.name,
-        ) from error
+        raise Refusal(Phrase("the journal of run {name} is damaged: {message}", name=path.name, message=error.message),
+                      Phrase("its saved bytes are in {folder}/runs/{name}; nothing was changed by this command",
+                             folder=JOURNAL_DIR, name=path.name), run=path.name) from error
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-        raise Refusal(f"the journal of run {path.name} is damaged: {error!r}", run=path.name) from error
+        raise Refusal(Phrase("the journal of run {name} is damaged: {error}", name=path.name, error=repr(error)),
+                      run=path.name) from error
     return run
 
 
@@ -287,7 +293,8 @@ def _check_shape(path: Path) -> None:
         is_document = "." in name
         mode = (path / name).lstat().st_mode
         if not (stat.S_ISREG(mode) if is_document else stat.S_ISDIR(mode)):
-            raise Refusal(f"{name or path.name} is not a {'file' if is_document else 'folder'}")
+            raise Refusal(Phrase("{file} is not a file" if is_document else "{file} is not a folder",
+                                 file=name or path.name))
 
 
 def runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
@@ -299,7 +306,8 @@ def runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise Refusal(f"the journal cannot be read: {error.strerror}", "run as the user who created it") from error
+        raise Refusal(Phrase("the journal cannot be read: {error}", error=error.strerror),
+                      "run as the user who created it") from error
     return [open_run(root, path, parts) for path in paths
             if not path.name.startswith(".") and (path.is_symlink() or path.is_dir())]
 
@@ -542,14 +550,15 @@ def _stage(run: Run, steps: Sequence[Step], interrupted: Callable[[], bool]) -> 
             continue
         if isinstance(content, DeferredContent) and (own := like(step)) is not None:
             if (owner := acting_owner()) is not None and os.stat(path).st_uid != owner.uid:
-                raise Refusal(f"executors wrote as uid {os.stat(path).st_uid}, and the store belongs to {owner}",
+                raise Refusal(Phrase("executors wrote as uid {uid}, and the store belongs to {owner}",
+                                     uid=os.stat(path).st_uid, owner=owner),
                               "Run Spark's workers as that user, or with --engine local.")
             disk.dress(path, own)
         if number not in run.read_back:
             run.read_back[number] = identity(path)
             if file_crc(path) != made[path] or made[path][0] != content.size:
-                raise Refusal(f"what was written for {step.file} reads back differently", "check the disk",
-                              file=step.file)
+                raise Refusal(Phrase("what was written for {file} reads back differently", file=step.file),
+                              "check the disk", file=step.file)
     disk.sync_all(made)
     return kept
 

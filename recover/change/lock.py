@@ -230,5 +230,5 @@ def _remedy(error: OSError, store: Path) -> str:
     if error.errno in (errno.EACCES, errno.EPERM):
         return permission_remedy(store)
     if error.errno in (errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP):
-        return "the file system has no locks and a broker cannot be detected: make a recovered copy with --output"
-    return "check the disk, then run the command again"
+        return N_("the file system has no locks and a broker cannot be detected: make a recovered copy with --output")
+    return N_("check the disk, then run the command again")

@@ -35,6 +35,7 @@ from recover.change.content import (
     stop_if,
 )
 from recover.findings.code import Refusal
+from recover.findings.model import Phrase
 from recover.store.reader import FileReader
 from recover.store.reading import Piece, crc32c, crc_of, zeros
 from recover.store.source import open_file
@@ -249,7 +250,8 @@ def check_path(file: str, parts: Sequence[str] = ()) -> None:
     elif plain:
         plain = names[0] != JOURNAL_DIR and file != "lock"
     if not plain:
-        raise Refusal(f"the plan changes {file!r}, which is outside of the store's files", "create the plan again")
+        raise Refusal(Phrase("the plan changes {file}, which is outside of the store's files", file=repr(file)),
+                      "create the plan again")
 
 
 def existing_folders(root: Path) -> Callable[[str], str]:
@@ -331,7 +333,8 @@ def _until(interrupted: Callable[[], bool], pieces: Iterable[Piece]) -> Iterator
 def refuse_existing(path: Path) -> None:
     """`Refusal` if the path of a new file exists already."""
     if os.path.lexists(path):
-        raise Refusal(f"{path} exists already", "Name a new file, or remove this one.", path=str(path))
+        raise Refusal(Phrase("{path} exists already", path=path), "Name a new file, or remove this one.",
+                      path=str(path))
 
 
 def save_plan(plan: Plan, path: Path) -> Path | None:
@@ -355,7 +358,8 @@ def save_plan(plan: Plan, path: Path) -> Path | None:
         with suppress(OSError):
             disk.remove_tree(sidecar)
             disk.unlink(part)
-        raise Refusal(f"the plan cannot be saved to {path}: {error.strerror}", "choose another place") from error
+        raise Refusal(Phrase("the plan cannot be saved to {path}: {error}", path=path, error=error.strerror),
+                      "choose another place") from error
     return sidecar if has_large else None
 
 
@@ -400,26 +404,28 @@ def load_plan(path: Path, *, sidecar: str | None = None, beside: Path | None = N
     beside it, or in `beside`, that may hold content."""
     try:
         if path.stat().st_size > _LARGEST:
-            raise Refusal(f"{path} is too large for a plan", "check the file name")
+            raise Refusal(Phrase("{path} is too large for a plan", path=path), "check the file name")
         data = path.read_bytes()
     except OSError as error:
-        raise Refusal(f"the plan {path} cannot be read: {error.strerror}", "check the file name") from error
+        raise Refusal(Phrase("the plan {path} cannot be read: {error}", path=path, error=error.strerror),
+                      "check the file name") from error
     try:
         return _parse(json.loads(data), path, sidecar, beside or path.parent)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Refusal(f"{path} is not a plan: {error}", "create the plan again") from error
+        raise Refusal(Phrase("{path} is not a plan: {error}", path=path, error=error),
+                      "create the plan again") from error
 
 
 def _parse(whole: dict[str, Any], path: Path, only: str | None, beside: Path) -> Plan:
     if whole["format"] != FORMAT:
         raise ValueError("it has another format")
     if whole["version"] != VERSION:
-        raise Refusal(
-            f"{path} has plan format {whole['version']}, this mqtool knows {VERSION}", "create the plan again"
-        )
+        raise Refusal(Phrase("{path} has plan format {version}, this mqtool knows {known}", path=path,
+                             version=whole["version"], known=VERSION), "create the plan again")
     body = whole["body"]
     if crc32c(canonical(body)) != whole["crc32c"]:
-        raise Refusal(f"{path} was changed after it was saved: its checksum does not match", "create the plan again")
+        raise Refusal(Phrase("{path} was changed after it was saved: its checksum does not match", path=path),
+                      "create the plan again")
     typed = convert(body, _Body, dec_hook=lambda kind, value: kind(value))  # folders are paths
     os.fsencode(json.dumps(body, ensure_ascii=False))  # ValueError for a name that no file can have
     sidecar = typed.sidecar
@@ -431,10 +437,10 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None, beside: Path) ->
     missing = [step.content.path for step in steps
                if only is None and isinstance(step.content, FileContent) and not step.content.path.is_file()]
     if missing:
-        raise Refusal(
-            f"{missing[0]} is missing: parts of this plan are in the folder {sidecar} next to it",
-            f"copy that folder along with {path.name}, or create the plan again", file=str(missing[0]),
-        )
+        raise Refusal(Phrase("{missing} is missing: parts of this plan are in the folder {sidecar} next to it",
+                             missing=missing[0], sidecar=sidecar),
+                      Phrase("copy that folder along with {name}, or create the plan again", name=path.name),
+                      file=str(missing[0]))
     before = [convert(value["before"], FileState) for value in body["steps"] if "before" in value]
     if len(before) not in (0, len(steps)):
         raise ValueError("a step has no precondition")

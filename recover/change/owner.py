@@ -22,7 +22,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from recover.findings.code import Refusal
+from recover.findings.code import N_, Refusal
+from recover.findings.model import Phrase
 from recover.store.store import JOURNAL_DIR
 
 _FOLDERS = ("", "commitlog", "consumequeue", "consumequeue_ext", "index", "config", JOURNAL_DIR)
@@ -120,9 +121,10 @@ def being(owner: Owner | None) -> Iterator[None]:
             os.setegid(owner.gid)
             os.seteuid(owner.uid)
         except OSError as error:
-            raise Refusal(f"root may not become {owner}, the owner of this store: {error.strerror}",
-                          f"Run the command as that user: setpriv --reuid {owner.uid} --regid {owner.gid} "
-                          "--clear-groups {typed}") from error
+            raise Refusal(Phrase("root may not become {owner}, the owner of this store: {error}", owner=owner,
+                                 error=error.strerror),
+                          Phrase("Run the command as that user: setpriv --reuid {uid} --regid {gid} --clear-groups "
+                                 "{typed}", uid=owner.uid, gid=owner.gid)) from error
         yield
     finally:
         os.seteuid(0)
@@ -152,8 +154,8 @@ def refuse_unreadable(root: Path, files: Iterable[str]) -> None:
     for file in files if owner is not None else ():
         path = root / file
         if os.path.exists(path) and not os.access(path, os.R_OK, effective_ids=True):
-            raise Refusal(f"{file} was read for the plan, and {owner}, who owns the store, may not read it",
-                          permission_remedy(path.absolute()), file=file)
+            raise Refusal(Phrase("{file} was read for the plan, and {owner}, who owns the store, may not read it",
+                                 file=file, owner=owner), permission_remedy(path.absolute()), file=file)
 
 
 def _check_reach(root: Path, parts: tuple[Path | str, ...], owner: Owner) -> None:
@@ -162,22 +164,23 @@ def _check_reach(root: Path, parts: tuple[Path | str, ...], owner: Owner) -> Non
             try:
                 os.stat(folder / ".")
             except PermissionError as error:
-                what = "it" if place == root else place
-                raise Refusal(
-                    f"{owner} owns this store and cannot reach {what}: {folder} is closed to that user",
-                    f"Root can show it at another place: mount --bind {shlex.quote(str(root.absolute()))} /mnt, then "
-                    "run the command on /mnt.", file=str(folder),
-                ) from error
+                what = N_("it") if place == root else str(place)
+                raise Refusal(Phrase("{owner} owns this store and cannot reach {what}: {folder} is closed to that user",
+                                     owner=owner, what=what, folder=folder),
+                              Phrase("Root can show it at another place: mount --bind {folder} /mnt, then run the "
+                                     "command on /mnt.", folder=shlex.quote(str(root.absolute()))),
+                              file=str(folder)) from error
             except OSError:
                 break
     runs = root / JOURNAL_DIR / "runs"
     for name in ("plan.json", "journal.ndjson"):
         for path in runs.glob(f"*/{name}"):
             if not os.access(path, os.R_OK, effective_ids=True):
-                raise Refusal(
-                    f"{path.relative_to(root)} belongs to another user than the store, and {owner} cannot read it",
-                    f"{owner.command(root.absolute() / JOURNAL_DIR, tree=True)}, then run the command again",
-                    file=str(path.relative_to(root)))
+                raise Refusal(Phrase("{file} belongs to another user than the store, and {owner} cannot read it",
+                                     file=path.relative_to(root), owner=owner),
+                              Phrase("{command}, then run the command again",
+                                     command=owner.command(root.absolute() / JOURNAL_DIR, tree=True)),
+                              file=str(path.relative_to(root)))
 
 
 def refuse_open_folders(root: Path, parts: Iterable[Path | str] = ()) -> None:
@@ -196,11 +199,11 @@ def _refuse_open(folder: Path, *, above: bool) -> None:
     others = status.st_mode & (_OTHERS if status.st_gid or _has_acl(folder) else stat.S_IWOTH)
     # in a sticky folder such as /tmp nobody can move what is root's
     if status.st_uid or (others and not (above and status.st_mode & stat.S_ISVTX)):
-        raise Refusal(
-            f"--as-root: others than root can write in {folder}, and lead root to other files",
-            f"Leave --as-root out: the change is then made as the owner of the store. Or close it first: "
-            f"chown root: {shlex.quote(str(folder))}; chmod go-w {shlex.quote(str(folder))}", file=str(folder),
-        )
+        raise Refusal(Phrase("--as-root: others than root can write in {folder}, and lead root to other files",
+                             folder=folder),
+                      Phrase("Leave --as-root out: the change is then made as the owner of the store. Or close it "
+                             "first: chown root: {folder}; chmod go-w {folder}", folder=shlex.quote(str(folder))),
+                      file=str(folder))
 
 
 def _has_acl(folder: Path) -> bool:
@@ -213,5 +216,6 @@ def _has_acl(folder: Path) -> bool:
 def permission_remedy(path: Path | str) -> str:
     """What lets this user write a path: a command for root where it acts as the owner of the store."""
     if (owner := acting_owner()) is not None:
-        return f"{owner.command(path)} lets {owner}, who owns the store, do it; then run the command again"
-    return "run as the broker's user or as root, or make a recovered copy with --output"
+        return Phrase("{command} lets {owner}, who owns the store, do it; then run the command again",
+                      command=owner.command(path), owner=owner)
+    return N_("run as the broker's user or as root, or make a recovered copy with --output")

@@ -22,8 +22,8 @@ from msgspec import Struct
 
 from recover.change.model import InPlace, Plan, RetireFolder, Step, existing_folders
 from recover.change.owner import permission_remedy
-from recover.findings.code import Refusal
-from recover.findings.model import Finding
+from recover.findings.code import N_, Refusal
+from recover.findings.model import Finding, Phrase
 from recover.store.source import open_file
 from recover.store.store import JOURNAL_DIR, Store
 
@@ -80,22 +80,21 @@ class Places:
         if folder not in self._given and os.path.islink(folder):
             target = os.path.realpath(folder)
             name = folder.removeprefix(f"{self._root}/")
-            remedy = "replace the link by the folder itself (move it, or mount it there), or make a copy with --output"
+            remedy: str = N_("replace the link by the folder itself (move it, or mount it there), or make a copy with "
+                             "--output")
             if name in _OPTIONS:
-                remedy = f"if that folder belongs to this store, name it: {_OPTIONS[name]} {target}"
-            raise Refusal(
-                f"{name} is a link to {target}, and mqtool does not write through a link in the store", remedy,
-                file=name, target=target,
-            )
+                remedy = Phrase("if that folder belongs to this store, name it: {option} {target}",
+                                option=_OPTIONS[name], target=target)
+            raise Refusal(Phrase("{name} is a link to {target}, and mqtool does not write through a link in the store",
+                                 name=name, target=target), remedy, file=name, target=target)
         self._known.add(folder)
 
 
 def _foreign(path: str) -> Refusal:
-    return Refusal(
-        f"{path!r} is outside of the store's files given to this command, and nothing is written there",
-        "if it belongs to the store, name its folder with --commitlog, --consumequeue or --index; if not, the plan "
-        "or journal is forged: do not use it", file=path,
-    )
+    return Refusal(Phrase("{path} is outside of the store's files given to this command, and nothing is written there",
+                          path=repr(path)),
+                   "if it belongs to the store, name its folder with --commitlog, --consumequeue or --index; if not, "
+                   "the plan or journal is forged: do not use it", file=path)
 
 
 def check_alone(root: Path, file: str) -> None:
@@ -105,12 +104,11 @@ def check_alone(root: Path, file: str) -> None:
     except OSError:
         return
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        linked = "a link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
-        what = "also known by another name" if stat.S_ISREG(status.st_mode) else linked
-        raise Refusal(
-            f"{file} is {what}: a change would reach outside of the store",
-            "put a copy of the file in its place (cp -p --sparse=always), then run the command again", file=file,
-        )
+        linked = N_("a link") if stat.S_ISLNK(status.st_mode) else N_("not a regular file")
+        what = N_("also known by another name") if stat.S_ISREG(status.st_mode) else linked
+        raise Refusal(Phrase("{file} is {what}: a change would reach outside of the store", file=file, what=what),
+                      "put a copy of the file in its place (cp -p --sparse=always), then run the command again",
+                      file=file)
 
 
 _ODD_NAMES = frozenset({"commitlog-odd-name", "consumequeue-odd-name", "index-odd-name"})
@@ -139,7 +137,7 @@ def can_be_retired(root: Path, file: str) -> bool:
 
 _GET_FLAGS = 0x80086601
 """FS_IOC_GETFLAGS of 64-bit x86 and ARM; elsewhere, or on file systems without flags, none are seen."""
-_FLAGS = ((0x10, "immutable", "i"), (0x20, "append-only", "a"))
+_FLAGS = ((0x10, N_("immutable"), "i"), (0x20, N_("append-only"), "a"))
 _LONG = struct.Struct("l")
 
 
@@ -168,20 +166,22 @@ def check_changeable(
 
 def _check(root: Path, path: Path, *, written: bool) -> None:
     inside = path.is_relative_to(root)
-    name = "the store's root" if path == root else str(path.relative_to(root) if inside else path)
+    name = N_("the store's root") if path == root else str(path.relative_to(root) if inside else path)
     for what, letter in _flags(path):
-        raise Refusal(f"{name} is {what} (chattr +{letter}), so it can be neither changed nor restored",
-                      f"chattr -{letter} {path}, then run the command again (create a saved plan again)", file=name)
+        raise Refusal(Phrase("{name} is {what} (chattr +{letter}), so it can be neither changed nor restored",
+                             name=name, what=what, letter=letter),
+                      Phrase("chattr -{letter} {path}, then run the command again (create a saved plan again)",
+                             letter=letter, path=path), file=name)
     if written and os.path.lexists(path) and not os.access(path, os.W_OK, effective_ids=True):
         try:
             read_only = os.statvfs(path).f_flag & os.ST_RDONLY
         except OSError:
             read_only = 0
-        raise Refusal(
-            f"{name} cannot be written: {os.strerror(errno.EROFS if read_only else errno.EACCES)}",
-            "mount the file system writable, or make a recovered copy with --output" if read_only else
-            permission_remedy(path.absolute()), file=name,
-        )
+        raise Refusal(Phrase("{name} cannot be written: {error}", name=name,
+                             error=os.strerror(errno.EROFS if read_only else errno.EACCES)),
+                      N_("mount the file system writable, or make a recovered copy with --output") if read_only
+                      else permission_remedy(path.absolute()),
+                      file=name)
 
 
 def _flags(path: Path) -> Iterator[tuple[str, str]]:
@@ -268,11 +268,10 @@ def check_space(rooms: Iterable[Room]) -> None:
     """`Refusal` if a file system that a plan writes to has fewer free bytes than it may need."""
     for room in rooms:
         if not room.is_enough:
-            raise Refusal(
-                f"{room.needed:,} bytes are needed on the file system of {room.place}, {room.free:,} are free",
-                "make room, keep the undo data on another disk with --journal DIR, or write a recovered copy elsewhere "
-                "with --output", needed=room.needed, free=room.free,
-            )
+            raise Refusal(Phrase("{needed} bytes are needed on the file system of {place}, {free} are free",
+                                 needed=f"{room.needed:,}", place=room.place, free=f"{room.free:,}"),
+                          "make room, keep the undo data on another disk with --journal DIR, or write a recovered "
+                          "copy elsewhere with --output", needed=room.needed, free=room.free)
 
 
 def _data_bytes(path: Path, start: int, stop: int) -> int:

@@ -23,6 +23,7 @@ from recover.change.journal import Run
 from recover.change.model import InPlace, RetireFolder, Step
 from recover.change.preconditions import observe
 from recover.findings.code import Refusal
+from recover.findings.model import Phrase
 from recover.store.reading import between_extents, file_crc, identity, read_chunks
 from recover.store.source import open_file
 
@@ -165,7 +166,7 @@ class Work:
             folder = self.run.root / name
             if folder.is_dir():
                 if os.listdir(folder):
-                    raise Refusal(f"{name} holds files that the run did not create",
+                    raise Refusal(Phrase("{name} holds files that the run did not create", name=name),
                                   "move them away, then run undo again", file=name)
                 disk.rmdir(folder)
             changed.append(folder.parent)
@@ -190,7 +191,7 @@ class Work:
     def settle_reverted(self) -> dict[str, Any]:
         """Verify the revert; return size and mtime for the journal."""
         if not self.holds_old():
-            raise Refusal(f"{self.step.file} could not be restored", file=self.step.file)
+            raise Refusal(Phrase("{file} could not be restored", file=self.step.file), file=self.step.file)
         return self.file_state()
 
     def file_state(self) -> dict[str, Any]:
@@ -233,7 +234,7 @@ class _InPlace(Work):
         disk.unlink(self.preimage)
         saved = disk.create_file(self.preimage, read_chunks(self.path, step.start, stop), sync=False)
         if saved != (max(0, stop - step.start), self.sealed.crc32c):
-            raise Refusal(f"{step.file} changed while its bytes were saved",
+            raise Refusal(Phrase("{file} changed while its bytes were saved", file=step.file),
                           "find the other process that writes to this store")
         facts = {
             "size": status.st_size, "mtime_ns": status.st_mtime_ns, "blocks": [low, high], "extents": extents,
@@ -282,10 +283,9 @@ class _InPlace(Work):
         and a journal that names any (those of earlier releases do) has no say in them."""
         path, step, facts = self.path, self.step, self.facts
         if file_crc(self.preimage)[1] != self.sealed.crc32c:
-            raise Refusal(
-                f"the saved bytes of {step.file} {step.start}..{step.stop} are damaged",
-                "nothing was restored over this range", file=step.file,
-            )
+            raise Refusal(Phrase("the saved bytes of {file} {start}..{stop} are damaged", file=step.file,
+                                 start=step.start, stop=step.stop), "nothing was restored over this range",
+                          file=step.file)
         if os.stat(path).st_size > facts["size"]:
             disk.truncate(path, facts["size"])
         low, high = facts["blocks"]

@@ -23,7 +23,7 @@ from formats.basics import FormatError
 from formats.record import BLANK_SIZE, decode_blank
 from recover.export.sources import Scanned, Source
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import count
+from recover.findings.model import Phrase
 from recover.log.scan import LogView, assemble
 from recover.reading.candidates import CANDIDATE, Candidates, Dead, Source as From
 from recover.reading.contested import winners
@@ -59,15 +59,16 @@ def joined(pieces: Sequence[Scanned], size: int = 0, *, memory: int) -> tuple[Sc
     size, is_guess = (size, False) if size else _file_size([place + length for place, length, *_ in marks] + whole)
     found = _candidates(logs, [mark for mark in marks if (mark[0] + mark[1]) % size == 0], size)
     if not (found.rows["queue"] >= 0).any():
-        raise Refusal(f"no record was found in {name}", "Name a source that holds messages.")
+        raise Refusal(Phrase("no record was found in {name}", name=name), "Name a source that holds messages.")
     crossing = found.rows["phy_offset"] // size != (found.rows["phy_offset"] + found.rows["size"] - 1) // size
     if crossing.any():
         at = found.rows["phy_offset"][crossing][0]
-        raise UsageRefusal(f"the record at {at} would cross the end of a log file of {size} bytes",
-                           "Give the length of the broker's log files: --mapped-file-size SIZE.")
+        raise UsageRefusal(Phrase("the record at {at} would cross the end of a log file of {size} bytes", at=at,
+                                  size=size), "Give the length of the broker's log files: --mapped-file-size SIZE.")
     rows, left = _placed(found)
     if left * _FEW > rows.size:
-        raise Refusal(f"{name} holds several logs: {count(left, 'record')} claim places that others claim, too",
+        raise Refusal(Phrase("{name} holds several logs: {left:record} claim places that others claim, too", name=name,
+                             left=left),
                       "Name the pieces of one log: cut them out of the image, or export each to a file of its own.")
     queue = MappedFileQueue((mount(_Nowhere()),), size)
     log = with_placed(assemble(queue, []), [*runs_in(assemble(queue, []), found, rows)], ColumnStore(memory))

@@ -26,8 +26,8 @@ from formats.record.rows import BIT_INNER_BATCH, BIT_STALE, BIT_SUPERSEDED, STAN
 from formats.sysflag import BATCH, INNER_BATCH, TRANSACTION_ROLLBACK
 from recover.export.messages import Message, has_real_topic, is_system, message_of, place_text, unfolded
 from recover.export.sources import Scanned
-from recover.findings.code import UsageRefusal
-from recover.findings.model import count
+from recover.findings.code import N_, UsageRefusal
+from recover.findings.model import Phrase
 from recover.log.file_scan import FileScan, ProgressCallback
 from recover.look.query import FOREVER as FOREVER, Answer, Found
 from recover.store.columns import Rows, Split
@@ -93,10 +93,12 @@ def parse_span(text: str, option: str) -> Span:
     """Parse `A:B`, `A:` or `:B` to [A, B); `UsageRefusal` (16) otherwise."""
     first, colon, last = text.partition(":")
     if not colon or not all(part == "" or part.isdecimal() for part in (first, last)):
-        raise UsageRefusal(f"{option} {text}: write A:B", f"For instance {option} 100:200, or 100: from 100 on.")
+        raise UsageRefusal(Phrase("{option} {text}: write A:B", option=option, text=text),
+                           Phrase("For instance {option} 100:200, or 100: from 100 on.", option=option))
     span = (_number(first or "0"), _number(last) if last else FOREVER)
     if span[0] > span[1]:
-        raise UsageRefusal(f"{option} {text}: the end is before the start", "Write the smaller offset first.")
+        raise UsageRefusal(Phrase("{option} {text}: the end is before the start", option=option, text=text),
+                           "Write the smaller offset first.")
     return span
 
 
@@ -118,9 +120,10 @@ def parse_time(text: str, option: str) -> int:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        why = "is not a time" if moment is None else "has no time zone"
-        raise UsageRefusal(f"{option} {text} {why}",
-                           f"Write {option} '2026-11-21 01:58+08:00', {option} -2h, or milliseconds since 1970.")
+        why = N_("is not a time") if moment is None else N_("has no time zone")
+        raise UsageRefusal(Phrase("{option} {text} {why}", option=option, text=text, why=why),
+                           Phrase("Write {option} '2026-11-21 01:58+08:00', {option} -2h, or milliseconds since 1970.",
+                                  option=option))
     return -((_EPOCH - moment) // datetime.timedelta(milliseconds=1))
 
 
@@ -229,7 +232,7 @@ class Choice:
         try:
             record = decode(content, check_crc=False)
         except FormatError as error:
-            note(f"the record at {phy_offset} changed while it was read: {error}")
+            note(Phrase("the record at {at} changed while it was read: {error}", at=phy_offset, error=str(error)))
             return
         state = "stale" if bits & BIT_STALE else "superseded" if bits & BIT_SUPERSEDED else "live"
         message = message_of(record, state, raw_body=self.wanted.raw_body)
@@ -289,7 +292,7 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
     try:
         reader = open_file(mapped_file.path)
     except OSError as error:
-        note(f"{mapped_file.path} could not be opened: {error.strerror}")
+        note(Phrase("{path} could not be opened: {error}", path=mapped_file.path, error=error.strerror))
         return
     with reader:
         at, window = 0, b""
@@ -300,7 +303,8 @@ def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -
                     window = bytes(reader.read(at, max(WINDOW, size)))
                 except ReadFailure as error:
                     window = b""
-                    note(f"{mapped_file.path} could not be read at {start}: {error.strerror}")
+                    note(Phrase("{path} could not be read at {start}: {error}", path=mapped_file.path, start=start,
+                                error=error.strerror))
                     continue
             yield row, window[start - at : start - at + size]
 
@@ -324,8 +328,7 @@ def scan_for(
         answer.incomplete(line)
     answer.damaged_ranges = len(scanned.log.damaged)
     if answer.damaged_ranges:
-        ranges = count(answer.damaged_ranges, "damaged range")
-        answer.notes.append(f"{ranges} of the log may have held more")
+        answer.notes.append(Phrase("{n:damaged range} of the log may have held more", n=answer.damaged_ranges))
     elsewhere = 0
     last: bytes | None = None
     for message, content in selected(scanned, wanted, answer.incomplete):
@@ -341,16 +344,16 @@ def scan_for(
             record = decode(content, check_crc=False)
             answer.messages.append(Found(record, message.state == "stale", message.state == "superseded"))
             if message.sys_flag != record.sys_flag:
-                answer.notes.append(f"the message is in the batch at {record.phy_offset}; `mqtool export --unfold` "
-                                    "splits it")
+                answer.notes.append(Phrase("the message is in the batch at {at}; `mqtool export --unfold` splits it",
+                                           at=record.phy_offset))
             continue
         answer.more = True
         if lists is None:
             break
         answer.left_out += 1
     if elsewhere and lists is not None:
-        answer.notes.append(f"{elsewhere} of them are stored under other topics: delayed, half, retry or dead-letter "
-                            "messages")
+        answer.notes.append(Phrase("{n} of them are stored under other topics: delayed, half, retry or dead-letter "
+                                   "messages", n=elsewhere))
     return answer
 
 

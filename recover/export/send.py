@@ -24,7 +24,8 @@ from recover.change import disk
 from recover.change.lock import only_run
 from recover.change.model import refuse_existing
 from recover.export.messages import Message, decoded, is_system, unfolded
-from recover.findings.code import Refusal, UsageRefusal, require
+from recover.findings.code import N_, Refusal, UsageRefusal, require
+from recover.findings.model import Phrase
 
 ORIGIN = "MQTOOL_ORIGIN"
 KINDS = ("half", "delayed", "timer", "retry", "dead-letter")
@@ -177,7 +178,8 @@ def read_messages(path: Path) -> Iterator[Message | str]:
                 message = msgspec.convert(value, Message)
                 body = decoded(message.body, message.body_encoding)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                raise Refusal(f"line {number} of {path} is not a message of mqtool export: {str(error)[:200]}",
+                raise Refusal(Phrase("line {number} of {path} is not a message of mqtool export: {error}",
+                                     number=number, path=path, error=str(error)[:200]),
                               "Send a complete NDJSON export; nothing after this line was read.") from error
             yield from unfolded(message, body)
 
@@ -210,7 +212,7 @@ class Position:
         with path.open("rb") as stream:
             head = stream.readline(1 << 16)
             if head not in (b"", self._head):
-                raise UsageRefusal(f"{path} is the position file of another source",
+                raise UsageRefusal(Phrase("{path} is the position file of another source", path=path),
                                    "Continue with the same source, filters and options, or name another file.")
             content = stream.read()
         lines = content[: content.rfind(b"\n") + 1].splitlines()
@@ -220,7 +222,8 @@ class Position:
                 self.place = Place(int(done), int(sent), str(origin), int(refused))
                 self.ended = state == "stopped"
         except (ValueError, TypeError) as error:
-            raise UsageRefusal(f"{path} is damaged: {lines[-1][:80]!r}", "Name another file.") from error
+            raise UsageRefusal(Phrase("{path} is damaged: {line}", path=path, line=repr(lines[-1][:80])),
+                               "Name another file.") from error
         return head + content
 
     def begin(self) -> None:
@@ -230,7 +233,8 @@ class Position:
         with self.path.open("ab") as held:
             only_run(held, self.path)
             if self.path.read_bytes() != self._seen:
-                raise Refusal(f"another run has used {self.path}", "Run the same command again: it continues there.")
+                raise Refusal(Phrase("another run has used {path}", path=self.path),
+                              "Run the same command again: it continues there.")
             self._cut_refused()
             self._rewrite("under way")
 
@@ -307,7 +311,8 @@ class Cluster:
         try:
             self._producer.startup()
         except Exception as error:  # the client raises plain Exception, too
-            raise Refusal(f"the client for {endpoints} did not start: {error}") from error
+            raise Refusal(Phrase("the client for {endpoints} did not start: {error}", endpoints=endpoints,
+                                 error=error)) from error
 
     def send(self, messages: Sequence[Outgoing], interrupted: Callable[[], bool]) -> list[RejectedMessage | None]:
         """Send messages concurrently and wait for all acknowledgements; return for each None, or why it is not taken.
@@ -339,13 +344,14 @@ class Cluster:
             until = time.monotonic() + pause
             while time.monotonic() < until and not interrupted():
                 time.sleep(0.2)
-        again = "Then run the same command again: with --position it continues where it stopped."
+        again = N_("Then run the same command again: with --position it continues where it stopped.")
         if reason := unreachable(self.endpoints):
-            raise Refusal(f"{self.endpoints} cannot be reached: {reason}",
-                          f"Check the address, and that a proxy listens there (port 8081). {again}")
-        absent = "If the topic does not exist, create it (mqadmin updateTopic) or choose another with --topic-map.  "
-        raise Refusal(f"{self.endpoints} does not accept messages: {trouble}",
-                      (absent if "route" in trouble else "") + again)
+            raise Refusal(Phrase("{endpoints} cannot be reached: {reason}", endpoints=self.endpoints, reason=reason),
+                          Phrase("Check the address, and that a proxy listens there (port 8081). {again}", again=again))
+        absent = N_("If the topic does not exist, create it (mqadmin updateTopic) or choose another with --topic-map.")
+        raise Refusal(Phrase("{endpoints} does not accept messages: {trouble}", endpoints=self.endpoints,
+                             trouble=trouble), Phrase("{absent}  {again}", absent=absent, again=again)
+                      if "route" in trouble else again)
 
     def _start(self, message: Outgoing) -> Future[Any]:
         """Return the future of one message."""
@@ -393,14 +399,15 @@ def _judged(error: Exception, topic: str) -> RejectedMessage | str:
 
     text = f"{type(error).__name__}: {error}"[:400]
     if isinstance(error, client.NotFoundException):
-        raise Refusal(f"the cluster has no topic {topic}: {error}", "Create it there (mqadmin updateTopic) and run the "
-                      "same command again, or start another run with --topic-map OLD=NEW.") from error
+        raise Refusal(Phrase("the cluster has no topic {topic}: {error}", topic=topic, error=error),
+                      "Create it there (mqadmin updateTopic) and run the same command again, or start "
+                      "another run with --topic-map OLD=NEW.") from error
     if any(words in text for words in _NOT_WRITABLE):
-        raise Refusal(f"topic {topic} of the cluster takes no messages: {error}", "Permit writing to it (mqadmin "
-                      "updateTopicPerm -p 6) and run the same command again, or start another run with --topic-map "
-                      "OLD=NEW.") from error
+        raise Refusal(Phrase("topic {topic} of the cluster takes no messages: {error}", topic=topic, error=error),
+                      "Permit writing to it (mqadmin updateTopicPerm -p 6) and run the same command again, "
+                      "or start another run with --topic-map OLD=NEW.") from error
     if isinstance(error, (client.UnauthorizedException, client.ForbiddenException)):
-        raise Refusal(f"the cluster denies access: {error}",
+        raise Refusal(Phrase("the cluster denies access: {error}", error=error),
                       "Set MQTOOL_ACCESS_KEY and MQTOOL_SECRET_KEY in the environment.") from error
     if isinstance(error, (client.BadRequestException, client.PayloadTooLargeException, client.PayloadEmptyException,
                           client.RequestHeaderFieldsTooLargeException, client.IllegalArgumentException, ValueError)):

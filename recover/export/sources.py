@@ -20,6 +20,7 @@ from msgspec import Struct
 from formats.basics import offset_in_name
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE
 from recover.findings.code import NotAStore, UsageRefusal
+from recover.findings.model import Phrase
 from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads
 from recover.log.files import live_copies, place_misnamed_files
 from recover.log.judge import is_intact
@@ -106,7 +107,8 @@ def open_sources(
             placed.odd = queue.odd
             sources += _logs(str(place), placed)
         elif place.exists() and not place.is_dir():
-            raise NotAStore(f"{place} is not a regular file", "Give a store, a commitlog folder, or log files.")
+            raise NotAStore(Phrase("{place} is not a regular file", place=place),
+                            "Give a store, a commitlog folder, or log files.")
         else:
             store = settled(Store.open(place, options)) if live else Store.open(place, options)
             sources.append(Source(str(place), store.commitlog, store))
@@ -126,15 +128,15 @@ def _of_files(paths: Sequence[Path], size: int) -> list[Source]:
             unread: list[str] = []
             found = [*_stretches(path, unread)]
             if not found:
-                raise UsageRefusal(f"{path} holds no record with its own log offset",
+                raise UsageRefusal(Phrase("{path} holds no record with its own log offset", path=path),
                                    "Give log files with their original names, or with an intact record.")
             if len(found) > 1 or found[0].start:
                 images += _of_image(path, found, tuple(unread))
                 continue
             base = found[0].base
         if base in by_offset:
-            raise UsageRefusal(f"{path} and {by_offset[base].path} are the same part of a log",
-                               "Export them one after the other.")
+            raise UsageRefusal(Phrase("{path} and {other} are the same part of a log", path=path,
+                                      other=by_offset[base].path), "Export them one after the other.")
         by_offset[base] = MappedFile(path, base, path.stat().st_size)
     files = [by_offset[offset] for offset in sorted(by_offset)]
     folders = tuple(dict.fromkeys(file.path.parent for file in files))

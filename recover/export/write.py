@@ -23,7 +23,8 @@ from recover.change.model import refuse_existing
 from recover.export.messages import COLUMNS, Counts, Message, count_key, may_hold_replies, place_text, real_destination
 from recover.export.select import Choice, Selected, Wanted, contents
 from recover.export.sources import Scanned
-from recover.findings.code import Refusal, require
+from recover.findings.code import N_, Refusal, require
+from recover.findings.model import Phrase
 from recover.log.file_scan import ProgressCallback
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
@@ -32,7 +33,7 @@ from recover.store.source import StorePath, open_file
 
 _FLUSH = 1 << 20
 _GROUP = 32 << 20
-_SAME = "Export with the same filters from the same store, or start a new export."
+_SAME = N_("Export with the same filters from the same store, or start a new export.")
 _INTEGERS = frozenset({
     "queue", "queue_offset", "phy_offset", "size", "store_time", "born_time", "flag", "sys_flag", "reconsume_times",
     "stored_queue", "copy",
@@ -209,8 +210,8 @@ def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[
     refuse_existing(target)
     part = target.with_name(target.name + PART)
     if part.exists() and not resume:
-        raise Refusal(f"{part} is left of an interrupted export",
-                      "Add --resume to continue it, or remove it." if keeps else "Remove it.", path=str(part))
+        raise Refusal(Phrase("{part} is left of an interrupted export", part=part),
+                      N_("Add --resume to continue it, or remove it.") if keeps else N_("Remove it."), path=str(part))
     with part.open("ab") as held:
         only_run(held, part)
         left = _cut_to_whole_lines(part)
@@ -296,7 +297,7 @@ def export_lines(
             try:
                 reader = open_file(scan.mapped_file.path)
             except OSError as error:
-                note(f"{scan.mapped_file.path} could not be opened: {error.strerror}")
+                note(Phrase("{path} could not be opened: {error}", path=scan.mapped_file.path, error=error.strerror))
                 continue
             with reader:
                 for rows in (stretch for *_, some in found for stretch in near(some)):

@@ -8,6 +8,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from recover.findings.phrase import Phrase
+
 CLEAN = 0
 CORRECTED = 1
 DERIVED = 2
@@ -145,9 +147,10 @@ def require(extra: str, what: str) -> None:
     """Refuse (8) unless the packages of an extra are installed: `what` needs them. Imports none of them."""
     missing = [name for name in EXTRAS[extra] if not _is_installed(name)]
     if missing:
-        names = ", ".join(missing[:-1]) + " and " * bool(missing[1:]) + missing[-1]
-        raise Refusal(f"{what} needs {names}, which {'are' if missing[1:] else 'is'} not installed",
-                      f"Install it: pip install 'mqtool[{extra}]'", extra=extra, packages=missing)
+        raise Refusal(Phrase("{what} needs {names} and {last}, which are not installed" if missing[1:] else
+                             "{what} needs {last}, which is not installed", what=what, names=tuple(missing[:-1]),
+                             last=missing[-1]),
+                      Phrase("Install it: pip install 'mqtool[{extra}]'", extra=extra), extra=extra, packages=missing)
 
 
 def _is_installed(name: str) -> bool:
@@ -167,15 +170,16 @@ class Interrupted(Refusal):
 
 def unreadable(error: OSError) -> Refusal:
     """The refusal for a path that cannot be listed or opened."""
-    return Refusal(f"cannot read {error.filename}: {error.strerror}", remedy_of(error), path=str(error.filename))
+    return Refusal(Phrase("cannot read {file}: {error}", file=error.filename, error=error.strerror), remedy_of(error),
+                   path=str(error.filename))
 
 
 def remedy_of(error: OSError) -> str:
     """The remedy for an error; empty if there is nothing to add to the error itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Free some space there, or choose a place on another disk."
+        return N_("Free some space there, or choose a place on another disk.")
     if isinstance(error, PermissionError):
-        return "Run as the user that the broker runs as, or as root."
+        return N_("Run as the user that the broker runs as, or as root.")
     if isinstance(error, (IsADirectoryError, NotADirectoryError)):
-        return "There is a file in place of a folder, or the reverse. Move it out of the store and run again."
+        return N_("There is a file in place of a folder, or the reverse. Move it out of the store and run again.")
     return ""

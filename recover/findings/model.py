@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -15,6 +14,14 @@ from msgspec import Struct, field, structs, to_builtins
 from recover.findings.code import OF_SEVERITY, Code, Question, RepairedBy, Severity, by_of
 from recover.findings.derived_codes import CHECKPOINT_CODES, CONSUMEQUEUE_CODES, INDEX_CODES
 from recover.findings.log_codes import COMMITLOG_CODES
+from recover.findings.phrase import (
+    Phrase as Phrase,
+    count as count,
+    few as few,
+    listing as listing,
+    moment as moment,
+    rendered as rendered,
+)
 from recover.findings.store_codes import CONFIG_CODES, FLEET_CODES, PARTS_CODES, PLAN_CODES, PREDICT_CODES
 
 AREAS: tuple[tuple[Code, ...], ...] = (
@@ -66,11 +73,6 @@ class Finding(Struct, frozen=True):
         }
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
-    """`1 message`, `2,974 messages`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
 def shell_line(*words: object) -> str:
     """The words as one line that every shell splits into the same words. Characters that a terminal or JSON does not
     carry unchanged (controls, bytes that are not UTF-8) go through printf: `"$(printf 'new\\012line')"`."""
@@ -105,107 +107,9 @@ def _octal(word: str) -> str:
     return re.sub(rb"[^0-9A-Za-z/._]", lambda found: b"\\%03o" % ord(found[0]), raw).decode()
 
 
-def few(names: Sequence[str], most: int = 3) -> str:
-    """The first few names, and the number of the rest."""
-    shown = listing(names[:most])
-    return shown if len(names) <= most else Phrase("{names} and {n} more", names=shown, n=len(names) - most)
-
-
-def _span(milliseconds: int) -> str:
-    for seconds, unit in ((365 * 86_400, "year"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
-        if milliseconds >= 2000 * seconds:
-            return count(milliseconds // (1000 * seconds), unit)
-    return f"{milliseconds} ms"
-
-
-def _delay(milliseconds: int) -> str:
-    """A delay as brokers write it in messageDelayLevel, with a blank: `3 s`, `2 h`, `1500 ms`."""
-    units = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
-    return next((f"{milliseconds // size} {unit}" for size, unit in units
-                 if milliseconds and milliseconds % size == 0), f"{milliseconds} ms")
-
-
-def moment(milliseconds: int) -> str:
-    """Format a time in ms since 1970 in UTC, in the form of all screens; a value outside of the calendar stays a
-    number."""
-    try:
-        found = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{milliseconds} ms"
-    return found.isoformat(" ", "milliseconds")
-
-
-_CLAUSES = ("; ", "\uff1b")
-
-
-class _Fact(Struct):
-    """A fact in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` gives the plural.
-
-    Text in place of a number, such as "an unknown number of", takes the plural. `{n:; entry|entries}` is a clause that
-    is left out for 0 and None; `{n:span}` formats a duration in ms, `{n:time}` a time in ms since 1970, and
-    `{levels:delays}` a table of delays in ms by level.
-    """
-
-    value: Any
-
-    def __format__(self, spec: str) -> str:
-        if not spec:
-            return ", ".join(self.value) if isinstance(self.value, tuple) else str(self.value)
-        if spec == "span":
-            return _span(self.value)
-        if spec == "time":
-            return moment(self.value)
-        if spec == "delays" and isinstance(self.value, dict):
-            return ", ".join(f"level {level} = {_delay(delay)}" for level, delay in self.value.items())
-        clause = next((mark for mark in _CLAUSES if spec.startswith(mark)), "")
-        if clause:
-            return f"{clause}{format(self, spec.removeprefix(clause))}" if self.value else ""
-        one, _, many = spec.partition("|")
-        return count(self.value, one, many) if hasattr(self.value, "__index__") else f"{self.value} {many or one + 's'}"
-
-
-class _Facts(dict[str, Any]):
-    """Facts for message templates: an unknown name stays visible instead of failing."""
-
-    def __missing__(self, key: str) -> str:
-        return "{" + key + "}"
-
-    def __getitem__(self, key: str) -> Any:
-        return _Fact(super().__getitem__(key))
-
-
-def rendered(template: str, facts: Mapping[str, Any]) -> str:
-    """Return a message template with its facts filled in; an unknown name stays."""
-    return template.format_map(_Facts(facts))
-
-
-class Phrase(str):
-    """A text in English, with the template and the values that it was put together from, so that it can be put together
-    in another language as well. Values that are phrases are told in that language, too; a tuple is a list of texts.
-
-    Documents, plans and journals hold the English text alone.
-    """
-
-    template: str
-    values: dict[str, Any]
-
-    def __new__(cls, template: str, /, **values: Any) -> Phrase:
-        made = super().__new__(cls, rendered(template, values))
-        made.template, made.values = template, values
-        return made
-
-    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Any]]:
-        return (self.template,), self.values
-
-
 def builtins_of(value: Any) -> Any:
     """Return dicts, lists, numbers and texts of structs. Phrases stay what they are, to be told in any language."""
     return to_builtins(value, builtin_types=(Phrase,))
-
-
-def listing(parts: Iterable[str]) -> Phrase:
-    """Return the texts with commas between them."""
-    return Phrase("{parts}", parts=tuple(parts))
 
 
 def finding(

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, MIN_RECORD_SIZE
 from recover.findings.code import Refusal
+from recover.findings.model import Phrase
 from recover.log.file_scan import (
     EARLY_END_MARK,
     FileScan,
@@ -190,7 +191,8 @@ def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> File
     longest = max([0 if found.blank is None else found.file_end - found.blank,
                    *(int(split.records["size"].max(initial=0)) for split in found.splits)])
     if longest > reach and not part.is_last and not part.at_border:
-        raise Refusal(f"{part.mapped_file.path} has a message or an end mark of {longest} bytes, too long for splits",
+        raise Refusal(Phrase("{path} has a message or an end mark of {longest} bytes, too long for splits",
+                             path=part.mapped_file.path, longest=longest),
                       "Give the size of a log file as the size of a split.")
     return found
 

@@ -81,10 +81,10 @@ def detect(path: Path, reader: FileReader) -> FileReport:
     if found is None:
         heads = heads_in(np.frombuffer(reader.read(0, _SEARCHED), dtype=np.uint8), 0)
         if heads.size:
-            raise NotAStore(
-                f"{path} does not begin like a RocketMQ file, but has a record head at byte {heads[0]}: a piece of a "
-                "log, or a disk image", "`mqtool export {store}` exports its messages.")
-        raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
+            raise NotAStore(Phrase("{path} does not begin like a RocketMQ file, but has a record head at byte "
+                                   "{at}: a piece of a log, or a disk image", path=path, at=heads[0]),
+                            "`mqtool export {store}` exports its messages.")
+        raise NotAStore(Phrase("{path} is not a RocketMQ file: {what}", path=path, what=foreign(reader)),
                         "Give a store root, or a file out of a store; mqtool verify checks whole stores.")
     kind, why = found
     return FileReport(str(path), kind, KINDS[kind].title, why, reader.length, base)
@@ -241,7 +241,7 @@ def inspect_file(
     `NotAStore` (16) if it is not a RocketMQ file, `UsageRefusal` (16) for an offset outside of it, `OSError`.
     """
     if not path.exists():
-        raise NotAStore(f"{path} does not exist", "Give a store root, or a file of a store.")
+        raise NotAStore(Phrase("{path} does not exist", path=path), "Give a store root, or a file of a store.")
     with open_file(path) as reader:
         report = detect(path, reader)
         report.geometry = geometry
@@ -275,8 +275,9 @@ def _start(report: FileReport, offset: int | None) -> int:
     base = report.base or 0
     start = offset - base if base and offset >= base else offset
     if not 0 <= start < max(report.length, 1):
-        span = f"{base} to {base + report.length}, or 0 to {report.length} within it"
-        raise UsageRefusal(f"offset {offset} is outside of the file", f"The file spans {span}.")
+        raise UsageRefusal(Phrase("offset {offset} is outside of the file", offset=offset),
+                           Phrase("The file spans {base} to {end}, or 0 to {length} within it.", base=base,
+                                  end=base + report.length, length=report.length))
     return start
 
 

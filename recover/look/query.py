@@ -19,6 +19,7 @@ from formats.sysflag import HOSTS_V6
 from recover.broker.versions import NEAREST_BY_TIME, NEWEST_COMPARED, BrokerVersion
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.code import Refusal, UsageRefusal
+from recover.findings.model import Phrase
 from recover.log.judge import LogReader, judge, reason_of
 from recover.look.items import next_record
 from recover.look.store import log_is_gone
@@ -133,12 +134,13 @@ def query_key(
             try:
                 with open_file(file.path) as reader:
                     if file.length < geometry.size:
-                        answer.incomplete(f"index file {file.name} is too short to be searched")
+                        answer.incomplete(Phrase("index file {file} is too short to be searched", file=file.name))
                         continue
                     offsets = list(_offsets(reader, geometry, wanted, begin, end, answer, file.name))
                     older = INDEX_HEADER.decode(reader.read(0, INDEX_HEADER.size)).begin_timestamp < begin
             except (OSError, FormatError) as error:
-                answer.incomplete(f"index file {file.name} could not be read: {error}")
+                answer.incomplete(Phrase("index file {file} could not be read: {error}", file=file.name,
+                                         error=str(error)))
                 continue
             for phy_offset in offsets:
                 if phy_offset in seen:
@@ -161,10 +163,10 @@ def _record_of(store: Store, log: LogReader, phy_offset: int, answer: Answer) ->
     try:
         record = record_at(store, log, phy_offset, answer, named=True)
     except OSError as error:
-        answer.incomplete(f"the log could not be read at {phy_offset}: {error.strerror}")
+        answer.incomplete(Phrase("the log could not be read at {at}: {error}", at=phy_offset, error=error.strerror))
         return None
     if record is None and phy_offset >= store.commitlog.min_offset:
-        answer.notes.append(f"the index points to {phy_offset}, where no intact record starts")
+        answer.notes.append(Phrase("the index points to {at}, where no intact record starts", at=phy_offset))
     return record
 
 
@@ -184,7 +186,7 @@ def _offsets(
     """Physical offsets of the units whose hash and time fit, newest first; each chain is walked once."""
     header = INDEX_HEADER.decode(reader.read(0, INDEX_HEADER.size))
     if header.index_count <= 1 and any(reader.read(geometry.unit_offset(1), INDEX_UNIT.size)):
-        answer.incomplete(f"the header of index file {name} is damaged")
+        answer.incomplete(Phrase("the header of index file {file} is damaged", file=name))
     if header.index_count <= 1 or not _matches(header, begin, end):
         return
     for key_hash in wanted:
@@ -196,7 +198,7 @@ def _offsets(
             if 0 < number < above:
                 unit = INDEX_UNIT.decode(reader.read(geometry.unit_offset(number), INDEX_UNIT.size))
             if unit is None or not any(unit) or unit.time_diff < 0 or geometry.slot_of(unit.key_hash) != slot:
-                answer.incomplete(f"a chain of index file {name} is damaged")
+                answer.incomplete(Phrase("a chain of index file {file} is damaged", file=name))
                 break
             stored = header.begin_timestamp + unit.time_diff * 1000
             # the first unit counts from the begin of the file before (IndexFile.putKey)
@@ -217,10 +219,10 @@ class _Queue:
         folder = next((f for f in store.queue_folders if (f.topic, f.queue_id) == (topic, queue_id)), None)
         if folder is None:
             known = sorted({f.queue_id for f in store.queue_folders if f.topic == topic})
-            hint = f"That topic has the queues {', '.join(map(str, known))}." if known else \
-                f"There are no queue files of that topic{nearest(topic, known_topics(store))}; " \
-                "`{typed} --scan` scans the log instead."
-            raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
+            hint = Phrase("That topic has the queues {known}.", known=tuple(map(str, known))) if known else Phrase(
+                "There are no queue files of that topic{near}; `{typed} --scan` scans the log instead.",
+                near=nearest(topic, known_topics(store)))
+            raise Refusal(Phrase("there is no consume queue {topic}/{queue_id}", topic=topic, queue_id=queue_id), hint)
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size, CQ_UNIT.size)
         self.min_offset = self.files.min_offset // CQ_UNIT.size
         self.max_offset, _ = last_unit(self.files.files, [])
@@ -245,18 +247,19 @@ def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
     queue = _Queue(store, topic, queue_id)
     unit = queue.unit(queue_offset) if queue_offset >= 0 else None
     if unit is None or not is_valid(unit) or is_pre_blank(unit):
-        answer.notes.append(f"no entry there; the queue holds {queue.min_offset} to {queue.max_offset}")
+        answer.notes.append(Phrase("no entry there; the queue holds {first} to {stop}", first=queue.min_offset,
+                                   stop=queue.max_offset))
         return answer
     with LogReader(store.commitlog) as log:
         record = record_at(store, log, unit.phy_offset, answer, named=True)
     if record is None:
-        answer.notes.append(f"the entry points to {unit.phy_offset}, " + (
-            "which has expired from the log" if unit.phy_offset < store.commitlog.min_offset else
-            "where no intact record starts"))
+        answer.notes.append(Phrase(
+            "the entry points to {at}, which has expired from the log" if unit.phy_offset < store.commitlog.min_offset
+            else "the entry points to {at}, where no intact record starts", at=unit.phy_offset))
         return answer
     if (record.topic_name, record.queue_id, record.queue_offset) != (topic, queue_id, queue_offset):
-        answer.notes.append(f"the entry points to a record of {record.topic_name}/{record.queue_id}, queue offset "
-                            f"{record.queue_offset}")
+        answer.notes.append(Phrase("the entry points to a record of {topic}/{queue}, queue offset {offset}",
+                                   topic=record.topic_name, queue=record.queue_id, offset=record.queue_offset))
     answer.messages.append(Found(record))
     return answer
 
@@ -286,7 +289,8 @@ def query_time(
         at = search(queue, store, log, timestamp, answer)
     answer.queue_offset = at
     if at >= queue.max_offset or not answer.complete:
-        answer.notes.append(f"no message of that queue was stored at or after that time; its end is {queue.max_offset}")
+        answer.notes.append(Phrase("no message of that queue was stored at or after that time; its end is {stop}",
+                                   stop=queue.max_offset))
         return answer
     found = query_offset(store, topic, queue_id, at)
     found.complete &= answer.complete
@@ -300,7 +304,7 @@ def _stored_at(queue: _Queue, store: Store, log: LogReader, number: int, answer:
         return None
     stored = store_timestamp_at(log, unit.phy_offset)
     if stored < 0:
-        answer.incomplete(f"the record of queue offset {number} could not be read")
+        answer.incomplete(Phrase("the record of queue offset {offset} could not be read", offset=number))
     return stored
 
 
@@ -359,7 +363,8 @@ def unread_notes(store: Store) -> Iterator[str]:
         yield item.message
     for part in unread_parts(store):
         if part.needed_for == COMMITLOG and part.holds(part.path):
-            yield f"{store.relative(part.path)} ({part.what}) was not searched: mqtool does not read it"
+            yield Phrase("{part} ({what}) was not searched: mqtool does not read it", part=store.relative(part.path),
+                         what=part.what)
 
 
 def query_phy_offset(store: Store, phy_offset: int) -> Answer:
@@ -367,8 +372,8 @@ def query_phy_offset(store: Store, phy_offset: int) -> Answer:
     answer = Answer("offset")
     mapped_file = store.commitlog.find(phy_offset)
     if mapped_file is None:
-        answer.notes.append(f"outside of the log, which has files from {store.commitlog.min_offset} to "
-                            f"{store.commitlog.max_offset}")
+        answer.notes.append(Phrase("outside of the log, which has files from {first} to {stop}",
+                                   first=store.commitlog.min_offset, stop=store.commitlog.max_offset))
         return answer
     with LogReader(store.commitlog) as log:
         record = record_at(store, log, phy_offset, answer, named=False)
@@ -378,8 +383,9 @@ def query_phy_offset(store: Store, phy_offset: int) -> Answer:
     base = mapped_file.file_from_offset
     with open_file(mapped_file.path) as reader:
         following = base + next_record(reader, phy_offset - base, base, mapped_file.length)
-    behind = "none follows in its file" if following >= mapped_file.end else f"the next one starts at {following}"
-    answer.notes.append(f"no intact record starts at {phy_offset}; {behind}")
+    answer.notes.append(Phrase(
+        "no intact record starts at {at}; none follows in its file" if following >= mapped_file.end else
+        "no intact record starts at {at}; the next one starts at {following}", at=phy_offset, following=following))
     return answer
 
 
@@ -393,8 +399,8 @@ def no_such_topic(store: Store, name: str) -> str:
     """Return a line for a topic that is not among the known ones, with the nearest of these; "" for one that is, and
     if none is known."""
     known = known_topics(store)
-    return f"neither queue files nor topics.json name the topic {name}{nearest(name, known)}" \
-        if known and name not in known else ""
+    return Phrase("neither queue files nor topics.json name the topic {topic}{near}", topic=name,
+                  near=nearest(name, known)) if known and name not in known else ""
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -402,7 +408,7 @@ def nearest(name: str, known: Collection[str]) -> str:
     one."""
     names = {} if name in known else {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), names, 1, 0.5)
-    return f"; the nearest is {names[near[0]]}" if near else ""
+    return Phrase("; the nearest is {name}", name=names[near[0]]) if near else ""
 
 
 def query_place(store: Store, message_id: str) -> Answer | None:

@@ -30,7 +30,7 @@ from formats.record import MIN_RECORD_SIZE, TOPIC_SCHEDULE
 from recover.derived.expected import QueueKey
 from recover.derived.index_check import check_index
 from recover.findings.model import Finding, few, finding
-from recover.log.scan import Damage, LogView
+from recover.log.scan import MISSING_FILE, Damage, LogView
 from recover.reading.end import ZEROED, indexed_after_end
 from recover.reading.lost import INDEXED, Losses, LostPosition, record_count
 from recover.store.columns import Rows, within
@@ -68,6 +68,11 @@ class Account(Struct, frozen=True, eq=False, dict=True):
         """Return how many messages all damaged ranges (that begin before `before`) held."""
         return sum(self.in_range(number) for number, damage in enumerate(self.log.damaged)
                    if number not in self.end_marks and (before is None or damage.start < before))
+
+    def missing(self) -> int:
+        """Return how many of these were in log files that are missing."""
+        return sum(self.in_range(number) for number, damage in enumerate(self.log.damaged)
+                   if number not in self.end_marks and damage.reason == MISSING_FILE)
 
     def touched(self, ranges: Collection[tuple[int, int]]) -> int:
         """Return how many messages the damaged ranges held that meet one of these."""

@@ -28,7 +28,7 @@ from formats.record import (
 from formats.record.rows import BIT_PROP_CRC, FILLER_TOPIC, MARKER_PROPERTY
 from recover.change.content import BytesContent, Content, LazyContent
 from recover.findings.code import Refusal
-from recover.findings.model import count
+from recover.findings.model import Phrase
 from recover.reading.lost import LostPosition, Neighbour
 from recover.store.config_files import LMQ_PREFIX
 
@@ -97,11 +97,10 @@ class Bridge:
             if not filler and markers:
                 markers[-1] = _marker(where, stood_for[-1], markers[-1].phy_offset, stretch=rest)
             elif not filler:
-                raise Refusal(
-                    f"{count(rest, 'byte')} at {where.start} between two intact records are not enough for a bridge",
-                    "Inspect both records with mqtool inspect on their file; mqtool truncate would cut the log there.",
-                    start=where.start,
-                )
+                raise Refusal(Phrase("{rest:byte} at {start} between two intact records are not enough for a bridge",
+                                     rest=rest, start=where.start),
+                              "Inspect both records with mqtool inspect on their file; mqtool truncate would cut the "
+                              "log there.", start=where.start)
             position = where.stop
         self.blank = position if where.to_file_end else None
         end_mark = b"" if self.blank is None else encode_blank(where.stop - self.blank)

@@ -247,7 +247,7 @@ def offsets_of(path: Path) -> ConfigText:
     text = read_config(path, known)
     if not text.whole or not text.table:
         problem = text.error or STATE_TEXT["emptied" if text.whole else text.state]
-        raise UsageRefusal(f"--offsets-from {path}: the file {problem}",
+        raise UsageRefusal(Phrase("--offsets-from {path}: the file {problem}", path=path, problem=problem),
                            "Name a whole consumerOffset.json, such as config/consumerOffset.json of the other broker.")
     return text
 
@@ -294,7 +294,7 @@ def plan_client_offsets(folder: Path) -> Plan:
     main, backup = found
     for copy_of in found:
         if copy_of.error:
-            raise Refusal(f"{copy_of.path.name} cannot be read: {copy_of.error}",
+            raise Refusal(Phrase("{name} cannot be read: {error}", name=copy_of.path.name, error=copy_of.error),
                           "Run as the user of the client or as root; check the disk.")
     whole = found.whole
     if whole is None:

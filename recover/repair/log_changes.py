@@ -24,7 +24,7 @@ from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.derived.expected import QueueKey
 from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import count
+from recover.findings.model import Phrase
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, dead_ranges
 from recover.reading.accepting import Becomes, Cut, Dropped, Replaced
@@ -145,10 +145,9 @@ class LogChanges:
         before = next(scan.mapped_file for scan in reversed(self.analysis.log.files) if scan.file_end <= where.start)
         starts = range(where.start, where.stop, size)
         if len(starts) > _MOST_FILES:
-            raise Refusal(
-                f"{len(starts)} log files are missing from {where.start} to {where.stop}",
-                "Check the names of the log files: one of them may be wrong.", start=where.start, stop=where.stop,
-            )
+            raise Refusal(Phrase("{n} log files are missing from {start} to {stop}", n=len(starts), start=where.start,
+                                 stop=where.stop), "Check the names of the log files: one of them may be wrong.",
+                          start=where.start, stop=where.stop)
         for start in starts:
             own = [position for position in positions if start <= max(where.start, position.start) < start + size]
             file = structs.replace(where, start=start, stop=start + size, to_file_end=True)
@@ -244,9 +243,9 @@ class LogChanges:
         for (mapped_file, right), target in zip(misnamed, targets, strict=True):
             name = self._name(mapped_file)
             if name in written:
-                raise Refusal(f"{name} has a wrong name and a wrong length",
-                              f"Rename it to {offset_to_name(right)} in a copy of the store, then run recover on that.",
-                              file=name)
+                raise Refusal(Phrase("{name} has a wrong name and a wrong length", name=name),
+                              Phrase("Rename it to {right} in a copy of the store, then run recover on that.",
+                                     right=offset_to_name(right)), file=name)
             self._write_anew(name, target, mapped_file.path)
             if name not in targets:
                 self.steps.append(Retire(name))
@@ -392,12 +391,11 @@ def _places_of_older(log: LogView) -> Iterator[tuple[QueueKey, int]]:
 
 def _check_allowed(damage: Damage, bridge: bool) -> None:
     if not bridge and damage.intact_after:
-        raise Refusal(
-            f"the log is damaged from {damage.start} to {damage.stop}, and bridging is switched off: a cut there would "
-            f"lose {count(damage.intact_after, 'intact message')} after it",
-            "`mqtool recover {store} --dry-run` bridges it; mqtool truncate with --max-loss cuts the log.",
-            start=damage.start, stop=damage.stop, intact_after=damage.intact_after,
-        )
+        raise Refusal(Phrase("the log is damaged from {start} to {stop}, and bridging is switched off: a cut there "
+                             "would lose {intact_after:intact message} after it", start=damage.start, stop=damage.stop,
+                             intact_after=damage.intact_after),
+                      "`mqtool recover {store} --dry-run` bridges it; mqtool truncate with --max-loss cuts the log.",
+                      start=damage.start, stop=damage.stop, intact_after=damage.intact_after)
 
 
 def _edited(edit: Edit) -> dict[str, Any]:
@@ -441,11 +439,12 @@ def _check_boundary(log: LogView, offset: int) -> None:
             return
         below = max(below, int(edges[at - 1])) if at else below
         above = min(above, int(edges[at])) if at < edges.size else above
-    nearest = [str(place) for place in sorted({below, above})]
-    raise UsageRefusal(
-        f"{offset} is not a record boundary; the nearest {'are' if len(nearest) > 1 else 'is'} {' and '.join(nearest)}",
-        f"Use --to {' or --to '.join(nearest)}.", below=below, above=above,
-    )
+    one = below == above
+    raise UsageRefusal(Phrase("{offset} is not a record boundary; the nearest is {below}" if one else
+                              "{offset} is not a record boundary; the nearest are {below} and {above}",
+                              offset=offset, below=below, above=above),
+                       Phrase("Use --to {below}." if one else "Use --to {below} or --to {above}.", below=below,
+                              above=above), below=below, above=above)
 
 
 def _boundaries(log: LogView) -> Iterator[Rows]:

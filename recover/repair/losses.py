@@ -15,7 +15,7 @@ from recover.check.log import NOT_A_FILE, SIZE_UNTOLD
 from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG, PARTS
 from recover.check.report import VerifyReport
 from recover.derived.expected import QueueKey
-from recover.findings.code import Refusal
+from recover.findings.code import N_, Refusal
 from recover.findings.model import Finding, Phrase, listing
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import MISSING_FILE, LogView
@@ -242,11 +242,10 @@ def check_plannable(
     refuse_unread(report, written)
     for item in report.findings if cuts else ():
         if item.code == NOT_SUPPORTED and not {"commitlog", "consumequeue"}.isdisjoint(item.facts["answers"]):
-            raise Refusal(
-                f"{item.file} ({item.facts['what']}) would have to be cut with the log, but mqtool does not read it",
-                "`mqtool recover {store} --dry-run` keeps every intact message, and cuts nothing but a dirty tail.",
-                part=item.file,
-            )
+            raise Refusal(Phrase("{file} ({what}) would have to be cut with the log, but mqtool does not read it",
+                                 file=item.file, what=item.facts["what"]),
+                          "`mqtool recover {store} --dry-run` keeps every intact message, and cuts nothing but a "
+                          "dirty tail.", part=item.file)
     for code in (NO_LOG, NOT_A_FILE, SIZE_UNTOLD, MOSTLY_GONE, FOREIGN, OTHER_LOG):
         for item in report.findings:
             if item.code == code and not _allowed(item, max_loss):
@@ -258,15 +257,13 @@ def refuse_unread(report: VerifyReport, written: Iterable[str] = ()) -> None:
     for question in (COMMITLOG, *written):
         held = report.analysis.elsewhere.get(question)
         if held is not None:
-            to_files = "" if held.what != QUEUE_DATABASE else (
+            to_files = "" if held.what != QUEUE_DATABASE else N_(
                 " For other brokers, mqtool export {store} --format store -o DIR writes a store with queue files.")
-            raise Refusal(
-                f"the {question} of this store is in {held.part} ({held.what}), which mqtool does not read: nothing is "
-                "checked against it, and nothing is written in its place",
-                f"Leave the store as it is: a broker with the settings under which {held.part} was written reads it."
-                f"{to_files}",
-                part=held.part,
-            )
+            raise Refusal(Phrase("the {question} of this store is in {part} ({what}), which mqtool does not read: "
+                                 "nothing is checked against it, and nothing is written in its place",
+                                 question=question, part=held.part, what=held.what),
+                          Phrase("Leave the store as it is: a broker with the settings under which {part} was written "
+                                 "reads it.{to_files}", part=held.part, to_files=to_files), part=held.part)
 
 
 def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: int = 0) -> int:

@@ -32,7 +32,8 @@ from recover.derived.expected import QueueKey, expect
 from recover.export.messages import Counts, count_key
 from recover.export.select import Wanted, selected
 from recover.export.sources import Scanned
-from recover.findings.code import Refusal
+from recover.findings.code import N_, Refusal
+from recover.findings.model import Phrase
 from recover.log.file_scan import FileScan
 from recover.log.generations import with_place
 from recover.reading.candidates import on_disk
@@ -71,7 +72,8 @@ def write_store(
     sources = [(path.parent, path.parent.name) for path in files if url_of(path) is not None or path.exists()]
     for target in (output, part):
         if target.exists():
-            raise Refusal(f"{target} exists", "Name a new folder, or remove this one.", path=str(target))
+            raise Refusal(Phrase("{path} exists", path=target), "Name a new folder, or remove this one.",
+                          path=str(target))
         check_target(sources, target)
     with new_folder(part) as tree:
         made = NewStore(scanned, wanted, note)
@@ -103,9 +105,9 @@ class NewStore:
             self.size += item.message.size
         # those of settled transactions go with any --topic
         if not offsets or (wanted.topics and all(kind == "op" for _, kind in self.topics)):
-            of_all = "Name a source that holds messages." if self.store is None else \
-                "`mqtool verify {store}` reports the state of the log."
-            why = of_all if wanted.wants_everything else "Check the filters."
+            of_all = N_("Name a source that holds messages.") if self.store is None else \
+                N_("`mqtool verify {store}` reports the state of the log.")
+            why = of_all if wanted.wants_everything else N_("Check the filters.")
             raise Refusal("no message matches, and a store needs at least one", why)
         self.kept: Rows = np.frombuffer(offsets, dtype=np.int64)
         self.queues = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in self.log.queues]
@@ -146,7 +148,7 @@ class NewStore:
         scans = {scan.mapped_file.file_from_offset: scan for scan in self.log.files}
         end = int(self.kept[-1])
         for base in range(self.begin, end + 1, self.file_size):
-            stop_if(interrupted, "stopped; what was written so far was removed")
+            stop_if(interrupted, N_("stopped; what was written so far was removed"))
             pieces = self._file(base, scans.get(base), is_last=base + self.file_size > end)
             disk.create_from_pieces(root / COMMITLOG / offset_to_name(base), pieces, disk.MODE)
             if progress is not None:

@@ -25,7 +25,7 @@ from recover.broker.settings import BrokerSettings
 from recover.change.model import InPlace, Install, Plan, Step, WriteRange, ZeroRange
 from recover.check.report import VerifyReport
 from recover.findings.code import Refusal
-from recover.findings.model import count
+from recover.findings.model import Phrase
 from recover.log.file_scan import FileScan
 from recover.log.judge import judge
 from recover.log.scan import LocalEngine
@@ -69,12 +69,11 @@ def refuse_costlier(plan: Plan, cost: Cost, max_loss: int | None, instead: str) 
     if cost.messages <= stated:
         return plan
     if max_loss is not None and cost.messages > max_loss:
-        raise Refusal(
-            f"this plan takes away {count(cost.messages, 'intact message')}, and says {stated:,}",
-            f"Do not use it if it is not of your own making. {instead} To accept the loss: `{{typed}} --max-loss "
-            f"{cost.messages}`.",
-            lost_messages=cost.messages, stated_messages=stated, max_loss=max_loss,
-        )
+        raise Refusal(Phrase("this plan takes away {messages:intact message}, and says {stated}",
+                             messages=cost.messages, stated=f"{stated:,}"),
+                      Phrase("Do not use it if it is not of your own making. {instead} To accept the loss: `{typed} "
+                             "--max-loss {messages}`.", instead=instead, messages=cost.messages),
+                      lost_messages=cost.messages, stated_messages=stated, max_loss=max_loss)
     other = [item for item in plan.loss if item.get("cause") not in _CHOSEN]
     return structs.replace(plan, loss=(*other, *cost.entries))
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from recover.change.model import InPlace, Install, Overlaid, RetireFolder, Step
 from recover.findings.code import Refusal
+from recover.findings.model import Phrase
 from recover.store.reader import FileReader, LocalFile
 from recover.store.reading import forget_descriptors
 from recover.store.source import Entry, LocalTree, StorePath, missing, status_of, unmount
@@ -92,8 +93,8 @@ class _Planned(LocalTree):
                             file.write(piece)
                     file.truncate(installed.content.size)
             except OSError as error:
-                raise Refusal(f"no space to check the store as the plan would leave it: {error.strerror}",
-                              "Set TMPDIR to a larger disk.") from error
+                raise Refusal(Phrase("no space to check the store as the plan would leave it: {error}",
+                                     error=error.strerror), "Set TMPDIR to a larger disk.") from error
             self._written[path] = target
         return LocalFile(self._written[path])
 

@@ -26,8 +26,8 @@ from recover.derived.index_files import index_geometry
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.derived.queue_check import check_consumequeue
 from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_steps
-from recover.findings.code import Refusal, UsageRefusal
-from recover.findings.model import FindingList
+from recover.findings.code import N_, Refusal, UsageRefusal
+from recover.findings.model import FindingList, Phrase
 from recover.log.scan import Damage
 from recover.reading.facts import ScanOptions
 from recover.reading.reading import Reading
@@ -130,25 +130,24 @@ def chosen_queues(analysis: Reading, options: RebuildOptions) -> set[QueueKey] |
     key = QueueKey(options.topic, options.queue)
     if key not in own:
         known = ", ".join(str(number) for number in sorted(key.queue_id for key in own))
-        raise UsageRefusal(
-            f"neither the log nor consumequeue/ has queue {options.queue} of topic {options.topic}",
-            f"Its queues are: {known}",
-        )
+        raise UsageRefusal(Phrase("neither the log nor consumequeue/ has queue {queue} of topic {topic}",
+                                  queue=options.queue, topic=options.topic),
+                           Phrase("Its queues are: {known}", known=known))
     return {key}
 
 
 def _refuse_topic(analysis: Reading, topic: str) -> None:
     if topic in analysis.expectation.deleted:
-        raise UsageRefusal(f"topic {topic} is deleted", "`{typed} --include-deleted` rebuilds its queues.")
+        raise UsageRefusal(Phrase("topic {topic} is deleted", topic=topic),
+                           "`{typed} --include-deleted` rebuilds its queues.")
     if topic in analysis.expectation.unsafe:
-        raise UsageRefusal(f"{topic!r} cannot be the name of a folder", "Such queues are not rebuilt.")
+        raise UsageRefusal(Phrase("{topic} cannot be the name of a folder", topic=repr(topic)),
+                           "Such queues are not rebuilt.")
     if topic in analysis.topics.batch:
-        raise Refusal(f"topic {topic} has batch consume queues, which this version does not rebuild",
-                      "Let a broker do it: it does so after an unclean stop.", topic=topic)
-    raise UsageRefusal(
-        f"neither the log nor consumequeue/ has topic {topic}",
-        "`mqtool inspect {store}` lists the topics.",
-    )
+        raise Refusal(Phrase("topic {topic} has batch consume queues, which this version does not rebuild",
+                             topic=topic), "Let a broker do it: it does so after an unclean stop.", topic=topic)
+    raise UsageRefusal(Phrase("neither the log nor consumequeue/ has topic {topic}", topic=topic),
+                       "`mqtool inspect {store}` lists the topics.")
 
 
 # --- rebuild --output: derived files of a whole log, written from scratch into a folder of their own.
@@ -225,7 +224,7 @@ def _write(
             if isinstance(output, StorePath) else output
         sizes, folders = dict[str, int](), {here}
         for step in steps:
-            stop_if(interrupted, "stopped; what was written so far was removed")
+            stop_if(interrupted, N_("stopped; what was written so far was removed"))
             assert step.content is not None
             path = here / step.file
             if here is output or not isinstance(step.content, DeferredContent):

@@ -18,7 +18,7 @@ from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.index_check import IndexReport
 from recover.derived.transactions import WRONG as WRONG_TABLE, transaction_steps
 from recover.findings.code import UNSUPPORTED, Refusal
-from recover.findings.model import count, few
+from recover.findings.model import Phrase, few
 from recover.log.scan import LogView
 from recover.predict.prediction import Prediction
 from recover.predict.start import Starts, limited_search_cuts
@@ -114,11 +114,10 @@ def _planned(
     after = resolved(changes.after(), ORDER)
     dropped = max(0, analysis.log.tally.messages - after.log.tally.messages)
     if options.max_loss is not None and dropped > options.max_loss:
-        raise Refusal(
-            f"this would drop {count(dropped, 'intact message')}, and --max-loss allows {options.max_loss}",
-            f"To accept that: `{{typed}} --max-loss {dropped}`. A recover with --policy keep drops none.",
-            lost_messages=dropped, max_loss=options.max_loss,
-        )
+        raise Refusal(Phrase("this would drop {dropped:intact message}, and --max-loss allows {max_loss}",
+                             dropped=dropped, max_loss=options.max_loss),
+                      Phrase("To accept that: `{typed} --max-loss {dropped}`. A recover with --policy keep drops none.",
+                             dropped=dropped), lost_messages=dropped, max_loss=options.max_loss)
     steps, config = _in_order(before, changes, after, options, prediction)
     if steps:
         analysis.options.engine.confirm()
@@ -143,16 +142,16 @@ def _planned(
 
 def _as_the_broker(analysis: Reading, prediction: Prediction | None) -> LogChanges:
     if prediction is not None and prediction.not_emulated:
-        raise Refusal(f"cannot predict the start of that broker: mqtool does not read {prediction.not_emulated[0]}",
-                      "`{typed} --policy keep` reads the whole log.")
+        raise Refusal(Phrase("cannot predict the start of that broker: mqtool does not read {part}",
+                             part=prediction.not_emulated[0]), "`{typed} --policy keep` reads the whole log.")
     if prediction is None or not prediction.starts:
         reason = prediction.reason if prediction is not None else "no broker version is known"
-        raise Refusal(f"that broker would not start on this store: {reason}",
+        raise Refusal(Phrase("that broker would not start on this store: {reason}", reason=reason),
                       "`{typed} --policy keep` reads the whole log.")
     if analysis.misnamed:
         names = few([analysis.store.relative(file.path) for file, _ in analysis.misnamed])
-        raise Refusal(f"that broker reads log files by their names, but their records belong elsewhere: {names}",
-                      "`{typed} --policy keep` reads the whole log.")
+        raise Refusal(Phrase("that broker reads log files by their names, but their records belong elsewhere: {names}",
+                             names=names), "`{typed} --policy keep` reads the whole log.")
     return cut_log(analysis, prediction.cut_at, anywhere=True)
 
 

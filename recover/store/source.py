@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from recover.findings.code import NotAStore, Refusal, require
+from recover.findings.model import Phrase
 from recover.store.reader import FileReader, LocalFile, spend
 from recover.store.reading import DANGLING, kind_of
 
@@ -318,7 +319,7 @@ def is_remote(place: str) -> bool:
 
 def refuse_change(place: str) -> None:
     """Raise `Refusal` (8): nothing is changed in place on an object store, which has neither locks nor renames."""
-    raise Refusal(f"{place}: a store on s3:// or hdfs:// is only read, never changed",
+    raise Refusal(Phrase("{place}: a store on s3:// or hdfs:// is only read, never changed", place=place),
                   "`mqtool recover` with --output DIR fetches it to a disk and repairs the copy.")
 
 
@@ -418,7 +419,7 @@ class RemoteTree(Tree):
             found = files.get_file_info(FileSelector(root, recursive=True))
         except OSError as error:
             if isinstance(error, FileNotFoundError) or "NO_SUCH_BUCKET" in str(error):
-                raise NotAStore(f"{self._url.partition('?')[0]} does not exist",
+                raise NotAStore(Phrase("{path} does not exist", path=self._url.partition("?")[0]),
                                 "Give the store root: the prefix below which commitlog/ is.") from error
             raise _unreachable(self._url, error) from error
         listed: dict[str, dict[str, os.stat_result]] = {"": {}}
@@ -614,7 +615,8 @@ class RemoteFile(FileReader):
         except OSError as error:
             raise _unreachable(self._tree.url_of(self._name), error) from error
         if len(content) != stop - start:
-            raise Refusal(f"{self._tree.url_of(self._name).partition('?')[0]} became shorter while it was read",
+            raise Refusal(Phrase("{place} became shorter while it was read",
+                                 place=self._tree.url_of(self._name).partition("?")[0]),
                           "Run the command again when nothing writes there.")
         return content
 
@@ -627,8 +629,7 @@ class RemoteFile(FileReader):
 
 def _unreachable(place: str, error: Exception) -> Refusal:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-    return Refusal(
-        f"{place.partition('?')[0]} cannot be read: {reason}",
-        "Credentials and region come from the environment (AWS_ACCESS_KEY_ID, AWS_REGION), another endpoint from the "
-        "place: s3://bucket/store?endpoint_override=host:9000&scheme=http. hdfs:// needs libhdfs and CLASSPATH.",
-    )
+    return Refusal(Phrase("{place} cannot be read: {reason}", place=place.partition("?")[0], reason=reason),
+                   "Credentials and region come from the environment (AWS_ACCESS_KEY_ID, AWS_REGION), another "
+                   "endpoint from the place: s3://bucket/store?endpoint_override=host:9000&scheme=http. hdfs:// needs "
+                   "libhdfs and CLASSPATH.")

@@ -20,7 +20,7 @@ from formats.basics import FormatError, offset_in_name
 from formats.checkpoint import FILE_SIZE, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, CqUnit, file_size_for, is_pre_blank, is_valid
 from formats.record import BLANK_SIZE, HEAD, MAGICS, encode_blank
-from recover.findings.code import NotAStore, Refusal, UsageRefusal, unreadable
+from recover.findings.code import N_, NotAStore, Refusal, UsageRefusal, unreadable
 from recover.findings.model import Phrase, few, shell_line
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader
@@ -133,21 +133,19 @@ class Store:
         """
         options = options or StoreOptions()
         if not root.exists():
-            raise NotAStore(f"{root} does not exist", "Give the store root: the folder that holds commitlog/.")
+            raise NotAStore(Phrase("{path} does not exist", path=root),
+                            "Give the store root: the folder that holds commitlog/.")
         if not root.is_dir():
-            raise NotAStore(
-                f"{root} is a file, not a store",
-                "Give the store root. `mqtool inspect {store}` inspects the file alone, `mqtool export {store}` "
-                "exports the messages of a log file, a piece of one, or an image of a disk.",
-            )
+            raise NotAStore(Phrase("{root} is a file, not a store", root=root),
+                            "Give the store root. `mqtool inspect {store}` inspects the file alone, `mqtool export "
+                            "{store}` exports the messages of a log file, a piece of one, or an image of a disk.")
         store = cls(root, options)
         try:
             store._check_shape()
             _ = store.commitlog
         except PermissionError as error:
-            raise Refusal(
-                f"no permission to read {error.filename}", "Run as the broker's user or as root.", path=error.filename
-            ) from error
+            raise Refusal(Phrase("no permission to read {file}", file=error.filename),
+                          "Run as the broker's user or as root.", path=error.filename) from error
         except OSError as error:
             raise unreadable(error) from error
         return store
@@ -184,17 +182,20 @@ class Store:
         self._check_signs()
         folders = (*self.commitlog_dirs, self.consumequeue_dir, self.index_dir, self.config_dir,
                    self.consumequeue_ext_dir, self.batchconsumequeue_dir)
-        self._refuse_kind([path for path in folders if path.exists() and not path.is_dir()], "file", "folder")
+        self._refuse_kind([path for path in folders if path.exists() and not path.is_dir()],
+                          N_("{file} is a file, but a folder belongs there"))
         for part in self._given:
             if not part.is_dir():
-                raise UsageRefusal(f"{part} is not a folder", "Check the option that names this part.")
+                raise UsageRefusal(Phrase("{file} is not a folder", file=part),
+                                   "Check the option that names this part.")
         files = (self.checkpoint_path, self.abort_path, self.lock_path)
-        self._refuse_kind([path for path in files if path.is_dir()], "folder", "file")
+        self._refuse_kind([path for path in files if path.is_dir()],
+                          N_("{file} is a folder, but a file belongs there"))
 
-    def _refuse_kind(self, paths: Iterable[Path], is_a: str, belongs: str) -> None:
+    def _refuse_kind(self, paths: Iterable[Path], said: str) -> None:
         for path in paths:
-            raise Refusal(f"{self.relative(path)} is a {is_a}, but a {belongs} belongs there",
-                          "Move it out of the store and run again.", path=str(path))
+            raise Refusal(Phrase(said, file=self.relative(path)), "Move it out of the store and run again.",
+                          path=str(path))
 
     @property
     def _given(self) -> list[Path]:
@@ -204,17 +205,19 @@ class Store:
 
     def _check_signs(self) -> None:
         if STAGING in names_in(self.root) and names_in(self.root / STAGING):
-            raise NotAStore(f"{self.root} holds a part of a copy: the command that made it did not end",
-                            "Run that command again, or name the store itself.")
+            raise NotAStore(Phrase("{root} holds a part of a copy: the command that made it did not end",
+                                   root=self.root), "Run that command again, or name the store itself.")
         signs = [name for name in _SIGNS if (self.root / name).exists()]
         signs += [name for name in _CONFIG_SIGNS if (self.config_dir / name).exists()]
         if not signs and not self._given:
             near = self._stores_near()
-            hint = f"{'The store seems' if len(near) == 1 else 'Stores seem'} to be {few(near)}." if near else \
-                "Give the store root: the folder that holds commitlog/ and consumequeue/."
+            hint: str = Phrase("The store seems to be {names}." if len(near) == 1 else "Stores seem to be {names}.",
+                               names=few(near)) if near else \
+                N_("Give the store root: the folder that holds commitlog/ and consumequeue/.")
             if any(offset_in_name(name) is not None for name in names_in(self.root)):
-                hint += " `mqtool export {store}` exports the messages of these log files alone."
-            raise NotAStore(f"{self.root} holds no RocketMQ store", hint)
+                hint = Phrase("{hint} `mqtool export {store}` exports the messages of these log files alone.",
+                              hint=hint)
+            raise NotAStore(Phrase("{root} holds no RocketMQ store", root=self.root), hint)
 
     @property
     def commitlog(self) -> MappedFileQueue:
@@ -240,10 +243,9 @@ class Store:
         # files may have been cut; where all of them are longer, two names at least tell the size
         false |= given not in differences and given < min((file.length for file in queue.files), default=given)
         if false and given != inferred:
-            raise UsageRefusal(
-                f"--mapped-file-size {given} is impossible: the commitlog's files imply {inferred}",
-                "Leave the option out; the size is then inferred.",
-            )
+            raise UsageRefusal(Phrase("--mapped-file-size {given} is impossible: the commitlog's files imply "
+                                      "{inferred}", given=given, inferred=inferred),
+                               "Leave the option out; the size is then inferred.")
         return queue, True
 
     def _log_file_size(self, queue: MappedFileQueue) -> tuple[int, bool]:
@@ -460,8 +462,10 @@ def check_journal_folder(root: Path) -> None:
         except OSError:
             return
         if not stat.S_ISDIR(mode):
-            raise Refusal(f"{name} is {'a link' if stat.S_ISLNK(mode) else 'not a folder'}, and not made by mqtool",
-                          f"move {JOURNAL_DIR} out of the store, then run the command again", file=name)
+            raise Refusal(Phrase("{name} is {what}, and not made by mqtool", name=name,
+                                 what=N_("a link") if stat.S_ISLNK(mode) else N_("not a folder")),
+                          Phrase("move {folder} out of the store, then run the command again",
+                                 folder=JOURNAL_DIR), file=name)
 
 
 def queue_ends(store: Store, unread: list[OSError]) -> Iterator[tuple[QueueFolder, int, int | None]]:

@@ -17,7 +17,7 @@ from mqtool import words
 from mqtool.commands import COMMANDS
 from recover.findings.model import CODES, Phrase, finding, listing
 from tests.cli.runner import mqtool
-from tests.support.catalogue import catalogue, texts
+from tests.support.catalogue import catalogue, put_together, texts
 from tests.support.sampling import few
 from tests.support.stores import real_store
 
@@ -41,6 +41,7 @@ def test_every_text_has_a_translation_and_no_translation_is_stale(language: str)
     every = texts()
     assert [text for text in every if not known.get(text)] == [], "python -m tests.support.catalogue lists them"
     assert sorted(map(str, known.keys() - set(every))) == []
+    assert put_together() == [], "a refusal takes a text of the catalogue or a phrase"
 
 
 @pytest.mark.parametrize("language", OTHERS)
@@ -123,6 +124,7 @@ def test_a_chinese_screen_has_no_english_clause(recipe: str, tmp_path: Path) -> 
     root = real_store("clean-manyfiles-5.3.3", tmp_path)
     damage(recipe, root, 5)
     for line in ("doctor", "inspect", "verify", "predict", "recover --dry-run", "groups", "pending", "journal",
+                 "query --topic Nope --key K", "query --phy-offset 5",
                  f"report -o {tmp_path}/page.md", "recover --yes --max-loss all", "undo --yes",
                  f"export -o {tmp_path}/all.ndjson"):
         name, *more = line.split()
@@ -157,6 +159,22 @@ def test_a_refusal_is_told_in_chinese_and_its_document_in_english(tmp_path: Path
         assert said.code == 8 and CHINESE.search(first) and english_clauses(said.stderr) == [], said.stderr
         error = mqtool(*line, "--lang", "zh_CN", "--json").document["error"]
         assert english_clauses(error["message"]) and not CHINESE.search(str(error))
+
+
+@few("line", [
+    "verify --nope", "--nope verify", "verifi", "zzz", "verify A B C", "query A --offset", "verify --json=3",
+    "truncate A", "explain nothing", "verify A --max-findings x", "verify A --max-findings=-1", "verify A --price=-1",
+    "recover A --policy foo", "verify A --memory 3q", "verify", "recover /nonexistent", "verify {tmp}",
+    "predict {tmp} --at noon", "query {tmp}", "predict {tmp} --broker 9.9", "predict {tmp} --set flushDiskTyp=x",
+    "recover {tmp} --max-loss some", "query {tmp} --key K", "recover {tmp} --extend", "export", "export {tmp}",
+    "apply {tmp}/plan.json", "drill nothing {tmp} --copy-to {tmp}/c", "rebuild {tmp} --journal {tmp}/none", "send",
+    "report {tmp}", "report {tmp} -o {tmp}/page.pdf", "inspect {tmp}/none",
+], quick=range(0, 33, 4))
+def test_what_a_wrong_command_line_gets_is_chinese(line: str, tmp_path: Path) -> None:
+    words = line.format(tmp=tmp_path).split()
+    said = mqtool(*words, "--lang=zh_CN")
+    assert said.code in (8, 16) and english_clauses(said.stderr.replace(str(tmp_path), "")) == [], said.stderr
+    assert all(map(CHINESE.search, said.stderr.splitlines())), said.stderr
 
 
 def test_the_locale_decides_without_the_option(struck: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,9 @@ def test_t22_truncate_states_what_it_gives_up_and_leaves_other_damage(drill: Sta
     store = drill(MANY_FILES)
     store.strike("log-middle-missing")
     hits, gone = store.records(), len(store.lost)
+    found = store.look().document
+    assert found["commitlog"]["damaged_messages"] == gone and "damaged messages" not in found["summary"]
+    assert f"{gone} messages in missing log files" in found["summary"]
     last = store.run("truncate", "--to", hits[-1].record.phy_offset, "--max-loss", "all", "--dry-run").document
     assert sum(row["messages"] for row in last["plan"]["loss"]) == 1
     assert f"1 intact message dropped, {gone} damaged messages left" in last["summary"]

@@ -5,7 +5,8 @@
 2. Merge them into each `.po`: translations stay, texts that are gone go, new ones are listed and stay English.
 3. Compile each `.mo`, which the wheel carries.
 
-It does not judge a translation; `tests/project/test_words.py` holds the facts in it to those of the English.
+It does not judge a translation; `tests/project/test_words.py` holds the facts in it to those of the English. Values of
+phrases, and refusals of `IN_ENGLISH`, are not seen here.
 """
 
 from __future__ import annotations
@@ -49,13 +50,19 @@ HEADER: dict[str, Any] = {
     "creation_date": datetime(2026, 1, 1, tzinfo=UTC), "revision_date": datetime(2026, 1, 1, tzinfo=UTC),
     "last_translator": "mqtool",
 }
-CALLS = {"_", "N_", "Phrase", "table", "Table", "facts", "Step", "dry_run"}
-"""Functions of mqtool whose literal arguments are shown."""
-MARKS = {"N_", "Phrase"}
-"""The same of recover."""
+REFUSALS = {"Refusal", "UsageRefusal", "NotAStore", "StaleRefusal", "Interrupted"}
+"""Exceptions whose message and remedy are shown."""
+IN_ENGLISH = ("recover/cluster", "recover/derived", "recover/reading/facts.py")
+"""Where refusals are still put together, in English alone."""
+MARKS = {"N_", "Phrase", *REFUSALS}
+"""What of recover has literal arguments that are shown."""
+CALLS = {*MARKS, "_", "table", "Table", "facts", "Step", "dry_run"}
+"""The same of mqtool."""
 CONSTANTS = {"_GROUP_COLUMNS", "_QUEUES", "_INDEX", "_LOG", "_TITLES"}
 """Names of columns that are not written where the table is."""
-ERRORS = (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+ERRORS = (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOENT, errno.EEXIST,
+          errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ELOOP, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE,
+          errno.EFBIG, errno.EMFILE, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT)
 """Errors of the system that stores meet: refusals quote their texts."""
 Text = tuple[str | None, str]
 _LINE = r"mqtool [a-z-]+(?: (?:--[a-z-]+|\{\w+\}))*"
@@ -126,6 +133,15 @@ def _literals(nodes: Iterable[ast.AST], calls: Collection[str], columns: Collect
                     inner = part.elts[0] if isinstance(part, ast.Tuple) and part.elts else part
                     if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
                         yield inner.value.lstrip(">*")
+
+
+def put_together() -> list[str]:
+    """Where a refusal gets a text that is put together there, and so cannot be looked up."""
+    paths = [path for folder in (ROOT, RECOVER) for path in sorted(folder.rglob("*.py"))]
+    return [f"{path}:{said.lineno}" for path in paths
+            if not str(path.relative_to(ROOT.parent)).startswith(IN_ENGLISH)
+            for node in _parsed(path) if isinstance(node, ast.Call) and getattr(node.func, "id", "") in REFUSALS
+            for said in _either(node.args) if isinstance(said, ast.JoinedStr | ast.BinOp)]
 
 
 def _either(arguments: list[ast.expr]) -> Iterator[ast.expr]:
