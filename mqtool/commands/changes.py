@@ -25,7 +25,7 @@ from mqtool.changing import (
 )
 from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, Step, client_step, next_steps, undo_step
-from mqtool.options import UndoChoice, command, flag, option
+from mqtool.options import UndoChoice, command, flag, option, refuse_first
 from mqtool.printer import Printer, facts, outside_store
 from mqtool.screens.verdict import delivers_line, plan_document
 from mqtool.text import clean, count, human_size
@@ -213,7 +213,7 @@ class _OfClient(Changing[Planned]):
 
 def _check(how: RecoverChoice, loss: LossChoice, *, dry_run: bool) -> None:
     """Usage errors (16) for options that contradict others."""
-    for wrong, what, remedy in (
+    refuse_first((
         (loss.loss_out is not None and not dry_run, N_("--loss-out without --dry-run"),
          N_("List what is lost with --dry-run first, then recover.")),
         (how.mend_bits and how.policy == "broker", N_("--mend-bits with --policy broker"),
@@ -224,9 +224,7 @@ def _check(how: RecoverChoice, loss: LossChoice, *, dry_run: bool) -> None:
          N_("Name a source: --from SOURCE.")),
         (how.sources and how.policy == "broker", N_("--from with --policy broker"),
          N_("A broker takes no message from elsewhere: leave out one of them.")),
-    ):
-        if wrong:
-            raise UsageRefusal(what, remedy)
+    ))
 
 
 class _Recovery(Struct):
