@@ -257,7 +257,7 @@ class _Recovery(Struct):
             size = opened.commitlog.file_size
             made.assumed_settings["mappedFileSizeCommitLog"] = size
             made.assumptions.append(Phrase(
-                "{setting}: the log files of {source} have that length, and nothing in this store tells it",
+                "{setting}: the log files of {source} have that length, and nothing in this store shows it",
                 setting=f"mappedFileSizeCommitLog={size}", source=self.size_of))
         if beyond := before.analysis.facts.search.beyond:
             out.say(_("{count} of --from after the end of the log, which nothing here names, are left out: --extend "

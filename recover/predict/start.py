@@ -517,7 +517,7 @@ class _Start:
         self.prediction.deleted_files += [self.store.relative(path) for path, _, _ in gone]
         self.prediction.deleted_files.sort()
         again_from = self.dispatcher.first_offset
-        # entries of messages that the log no longer holds are no loss
+        # entries of messages that the log no longer holds are not a loss
         first = max(min((begin for _, begin, last in gone if last > 0), default=end), self.log.min_offset)
         if self.settings.flag("messageIndexEnable") and first < (end if again_from is None else again_from):
             self.prediction.index_gap = (first, end if again_from is None else min(again_from, end))
