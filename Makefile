@@ -6,8 +6,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 WORKERS ?= auto
-# One more than there are processors, for what waits for real brokers and clusters most of the time.
-PATIENT = $(if $(filter auto,$(WORKERS)),$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1),$(WORKERS))
+# More than there are processors: a worker waits for Spark, for disks and for processes that it kills, and with real
+# brokers and clusters for half of the time.
+some_more = $(if $(filter auto,$(WORKERS)),$(shell expr $$(getconf _NPROCESSORS_ONLN) + $(1)),$(WORKERS))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
@@ -94,11 +95,11 @@ lint: setup
 	$(BIN)/lint-imports --no-cache
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(call some_more,1) --dist worksteal
 
 test-deep: setup
 	@$(BIN)/python -m tests.support.toolchain
-	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(PATIENT) --dist worksteal -m "deep and not long"
+	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(call some_more,2) --dist worksteal -m "deep and not long"
 
 test-long: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long or (deep and not broker)"

@@ -8,6 +8,8 @@ enum { NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, CLASS = 7, WRONG_T
        CHAIN_LOOP = 32 };
 enum { SLOT_OUT_OF_RANGE = 1, SLOT_WRONG = 2 };
 enum { MAX_TIME_DIFF = 0x7FFFFFFF, POSITIVE = 0x7FFFFFFF };
+enum { NUMBER, RECORD, KEY, HASH, USED_SLOTS, BEGIN, END, BEGIN_OFFSET, END_OFFSET, STATE_SIZE,
+       TAGGED = STATE_SIZE, FIRST_TAGGED, LAST_TAGGED, SUM_STATE_SIZE };
 
 /* Convert a word between native and file order. */
 PART int32_t swapped(int64_t word) { return (int32_t)__builtin_bswap32((uint32_t)word); }
@@ -99,8 +101,8 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots
                  int64_t slot_count, const record_row *records, int64_t rows, const int32_t *hashes,
                  int64_t hash_count, const uint8_t *take, int64_t takes, int64_t limit, int64_t *state,
                  int64_t state_size) {
-    enum { NUMBER, RECORD, KEY, HASH, USED_SLOTS, BEGIN, END, BEGIN_OFFSET, END_OFFSET, SIZE, AHEAD = 96 };
-    if (state_size < SIZE || slot_count < 1 || state[NUMBER] < base) return;
+    enum { AHEAD = 96 };
+    if (state_size < STATE_SIZE || slot_count < 1 || state[NUMBER] < base) return;
     if (state[RECORD] < 0 || state[KEY] < 0 || state[HASH] < 0) return;
     int64_t row = state[RECORD], key = state[KEY], number = state[NUMBER], at = state[HASH], used = state[USED_SLOTS];
     divisor by = divisor_of(slot_count);
@@ -137,17 +139,48 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots
     state[RECORD] = row, state[KEY] = key, state[HASH] = at, state[NUMBER] = number, state[USED_SLOTS] = used;
 }
 
+void mq_sum_keys(const record_row *records, int64_t rows, const int32_t *hashes, int64_t hash_count,
+                 const uint8_t *take, int64_t takes, int64_t limit, int64_t seconds, int64_t seed, int64_t *state,
+                 int64_t state_size, int64_t *result) {
+    uint64_t plain = 0, by_number = 0;
+    result[0] = result[1] = 0;
+    if (state_size < SUM_STATE_SIZE || state[RECORD] < 0 || state[KEY] < 0 || state[HASH] < 0) return;
+    int64_t row = state[RECORD], key = state[KEY], number = state[NUMBER], at = state[HASH];
+    for (; row < rows; row++, key = 0) {
+        const record_row *it = records + row;
+        int64_t wanted = least(wanted_keys(it, row, take, takes), hash_count - at);
+        if (key < wanted && number < limit) {
+            int64_t stored = it->store_timestamp, passed = time_diff(state[BEGIN], stored);
+            state[END] = stored, state[END_OFFSET] = it->phy_offset;
+            for (; key < wanted && number < limit; key++, number++) {
+                uint64_t hash = unit_hash((uint64_t)seed, it->phy_offset, hashes[at + key],
+                                          seconds >= 0 ? seconds : passed);
+                plain += hash, by_number += (uint64_t)number * hash;
+                seconds = -1;
+            }
+        }
+        if (key < wanted) break;
+        at += it->hashes;
+        if (!(it->bits & BIT_HAS_TAGS) || it->bits & UNINDEXED || it->hashes <= 0) continue;
+        if (!state[TAGGED]++) state[FIRST_TAGGED] = it->phy_offset;
+        state[LAST_TAGGED] = it->phy_offset;
+    }
+    state[RECORD] = row, state[KEY] = key, state[HASH] = at, state[NUMBER] = number;
+    result[0] = (int64_t)plain, result[1] = (int64_t)by_number;
+}
+
 void mq_follow_units(const int32_t *units, int64_t unit_rows, int64_t number, int64_t seed, int32_t *slots,
                      int64_t slot_count, int64_t *result) {
     enum { AHEAD = 48 };
     divisor by = divisor_of(most(slot_count, 1));
-    uint64_t sum = 0;
+    uint64_t plain = 0, by_number = 0;
     int64_t wrong = 0;
     for (int64_t row = 0; row < unit_rows; row++, number++) {
         const int32_t *unit = units + row * WORDS;
         int32_t hash = swapped(unit[KEY_HASH]);
         int64_t phy = (int64_t)((uint64_t)(uint32_t)swapped(unit[HIGH]) << 32 | (uint32_t)swapped(unit[LOW]));
-        sum += place_hash((uint64_t)seed, number, phy, hash, swapped(unit[TIME]));
+        uint64_t own = unit_hash((uint64_t)seed, phy, hash, swapped(unit[TIME]));
+        plain += own, by_number += (uint64_t)number * own;
         if (!slot_count) continue;
         if (row + AHEAD < unit_rows)
             __builtin_prefetch(slots + slot_of(swapped(unit[AHEAD * WORDS + KEY_HASH]), by), 1);
@@ -155,5 +188,5 @@ void mq_follow_units(const int32_t *units, int64_t unit_rows, int64_t number, in
         wrong += swapped(unit[PREVIOUS]) != *slot;
         *slot = (int32_t)number;
     }
-    result[0] = (int64_t)sum, result[1] = wrong;
+    result[0] = (int64_t)plain, result[1] = (int64_t)by_number, result[2] = wrong;
 }

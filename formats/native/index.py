@@ -33,7 +33,10 @@ UNINDEXED = BIT_STALE | STAND_IN
 (STATE_NUMBER, STATE_RECORD, STATE_KEY, STATE_HASH, STATE_USED_SLOTS, STATE_BEGIN, STATE_END, STATE_BEGIN_OFFSET,
  STATE_END_OFFSET) = range(9)
 STATE_SIZE = 9
-"""Places in the state of `put_keys`."""
+"""Places in the state of `put_keys` and `sum_keys`."""
+STATE_TAGGED, STATE_FIRST_TAGGED, STATE_LAST_TAGGED = range(STATE_SIZE, STATE_SIZE + 3)
+SUM_STATE_SIZE = 12
+"""Further places in that of `sum_keys`."""
 
 _WORDS = 5
 _UNITS = Array(np.int32, _WORDS)
@@ -162,20 +165,66 @@ def put_keys(
     state[STATE_RECORD], state[STATE_KEY], state[STATE_HASH], state[STATE_NUMBER] = row, key, at, number
 
 
-@kernel(units=_UNITS, number=INT, seed=INT, slots=Array(np.int32, out=True), returns=(INT, INT))
-def follow_units(units: Any, number: int, seed: int, slots: Any) -> tuple[int, int]:
-    """Return the sum, modulo 2 ** 64 and signed, of a hash of each unit and its number, without its chain link.
+@kernel(
+    records=_RECORDS, hashes=_HASHES, take=_TAKE, limit=INT, seconds=INT, seed=INT,
+    state=Array(np.int64, out=True, least=SUM_STATE_SIZE), returns=(INT, INT),
+)
+def sum_keys(
+    records: Any, hashes: Any, take: Any, limit: int, seconds: int, seed: int, state: Any
+) -> tuple[int, int]:
+    """Return what `follow_units` adds up of the units that `put_keys` would put, without putting them.
 
-    `units` begin with that number; their words are in file order. With `slots` (int32), the second result is the number
-    of units not linked to the previous one in their slot; the slots are updated.
+    Times count from STATE_BEGIN, except for the first unit if its time difference is given (`seconds`, -1 if not). Also
+    counts the records with tags that end here, and keeps the phy offsets of the first and the last of them.
+    """
+    row, key, number, at = (int(state[it]) for it in (STATE_RECORD, STATE_KEY, STATE_NUMBER, STATE_HASH))
+    wanted = wanted_of(records, take).tolist()
+    found: list[tuple[int, int, int]] = []
+    while row < records.size:
+        phy, _, stored, _, _, _, _, bits, keys = records[row].tolist()
+        if key < wanted[row] and number + len(found) < limit:
+            passed = time_diff(int(state[STATE_BEGIN]), stored)
+            state[STATE_END], state[STATE_END_OFFSET] = stored, phy
+            while key < wanted[row] and number + len(found) < limit:
+                found.append((phy, int(hashes[at + key]), passed if seconds < 0 else seconds))
+                key, seconds = key + 1, -1
+        if key < wanted[row]:
+            break
+        at += keys
+        key = 0
+        row += 1
+        if bits & BIT_HAS_TAGS and not bits & UNINDEXED and keys > 0:
+            state[STATE_FIRST_TAGGED] = state[STATE_FIRST_TAGGED] if state[STATE_TAGGED] else phy
+            state[STATE_LAST_TAGGED] = phy
+            state[STATE_TAGGED] += 1
+    state[STATE_RECORD], state[STATE_KEY], state[STATE_HASH] = row, key, at
+    state[STATE_NUMBER] = number + len(found)
+    return _added_up(seed, number, *np.array(found, dtype=np.int64).reshape(-1, 3).T)
+
+
+def _added_up(seed: int, number: int, *columns: Any) -> tuple[int, int]:
+    """Return the hashes of units added up, as they are and each times its number; both modulo 2 ** 64 and signed."""
+    hashes = place_hashes(seed, *columns)
+    numbers = (np.arange(hashes.size, dtype=np.int64) + number).view(np.uint64)
+    totals = (int(np.add.reduce(each, dtype=np.uint64)) for each in (hashes, hashes * numbers))
+    plain, by_number = (total - (1 << 64) if total >> 63 else total for total in totals)
+    return plain, by_number
+
+
+@kernel(units=_UNITS, number=INT, seed=INT, slots=Array(np.int32, out=True), returns=(INT, INT, INT))
+def follow_units(units: Any, number: int, seed: int, slots: Any) -> tuple[int, int, int]:
+    """Return two sums, modulo 2 ** 64 and signed, of a hash of each unit without its number and chain link: of the
+    hashes, and of each times its number. So a sum is made before the first number is known, and exchanged units differ.
+
+    `units` begin with `number`; their words are in file order. With `slots` (int32), the third result is the number of
+    units not linked to the previous one in their slot; the slots are updated.
     """
     words = units.view(">i4").astype(np.int64)
-    numbers = np.arange(len(words), dtype=np.int64) + number
     offsets = words[:, 1] << 32 | words[:, 2] & 0xFFFFFFFF
-    total = int(np.add.reduce(place_hashes(seed, numbers, offsets, words[:, 0], words[:, 3]), dtype=np.uint64))
+    plain, by_number = _added_up(seed, number, offsets, words[:, 0], words[:, 3])
     wrong = 0
     for at, (value, *_, previous) in enumerate(words.tolist() if slots.size else ()):
         slot = (value & 0x7FFFFFFF) % slots.size
         wrong += previous != slots[slot]
         slots[slot] = np.array(number + at).astype(np.int32)
-    return total - (1 << 64) if total >> 63 else total, wrong
+    return plain, by_number, wrong

@@ -72,6 +72,12 @@ PART uint64_t place_hash(uint64_t seed, int64_t place, int64_t phy_offset, int64
     return x ^ x >> 32;
 }
 
+/* A hash of an index unit without its number and chain link: units are added up before their numbers are known. */
+PART uint64_t unit_hash(uint64_t seed, int64_t phy_offset, int64_t key_hash, int64_t seconds) {
+    uint64_t x = stirred(stirred(stirred(seed, (uint64_t)phy_offset), (uint64_t)key_hash), (uint64_t)seconds);
+    return x ^ x >> 32;
+}
+
 PART int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 PART int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -138,6 +144,9 @@ KERNEL void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t
                         int64_t slot_count, const record_row *records, int64_t rows, const int32_t *hashes,
                         int64_t hash_count, const uint8_t *take, int64_t takes, int64_t limit, int64_t *state,
                         int64_t state_size);
+KERNEL void mq_sum_keys(const record_row *records, int64_t rows, const int32_t *hashes, int64_t hash_count,
+                        const uint8_t *take, int64_t takes, int64_t limit, int64_t seconds, int64_t seed,
+                        int64_t *state, int64_t state_size, int64_t *result);
 
 /* lines.c */
 KERNEL void mq_write_lines(const uint8_t *data, int64_t size, const int64_t *starts, int64_t count,

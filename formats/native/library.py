@@ -76,7 +76,7 @@ class Array:
 
 
 Kind = Scalar | Array
-Result = Scalar | tuple[Scalar, Scalar] | None
+Result = Scalar | tuple[Scalar, ...] | None
 
 
 def kernel(*, returns: Result, **kinds: Kind) -> Callable[[Function], Function]:
@@ -124,9 +124,9 @@ class Kernel:
             if not isinstance(self.returns, tuple):
                 found = function(*packed)
                 return bool(found) if self.returns is BOOL else found
-            pair = (ctypes.c_int64 * 2)()
-            function(*packed, ctypes.addressof(pair))
-            return tuple(pair)
+            several = (ctypes.c_int64 * len(self.returns))()
+            function(*packed, ctypes.addressof(several))
+            return tuple(several)
 
         return run
 

@@ -254,7 +254,8 @@ def _check_file(store: Store, log: LogView, mapped_file: MappedFile, state: _Sta
             pending = ~beyond & live & (units.due >= state.delivered)
             wrong = np.zeros(at, dtype=bool)
             some = np.flatnonzero(pending)
-            wrong[some] = ~_named(log, units.phy_offset[some], units.size[some])
+            places = units.phy_offset[some]
+            wrong[some] = ~(log.in_damage(places) | log.holds(places, units.size[some]))
             if wrong.any():
                 yield _about("timer-wrong-record", name, units, wrong, log)
             odd = live & ~beyond & ~wrong & _contradicts(log, units, mapped_file.file_from_offset, pending)
@@ -369,10 +370,7 @@ def waiting_timers(store: Store, log: LogView) -> int:
 
 def _timer_rows(log: LogView) -> Iterator[Rows]:
     """Yield the timer messages of each split that are neither stale nor stand-ins."""
-    numbers = [number for number, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)]
-    for split in log.splits_of(numbers):
-        rows = split.records
-        yield rows[np.isin(rows["queue"], numbers) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
+    return log.rows_of([number for number, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)])
 
 
 def _due(reader: LogReader, phy_offset: int, size: int) -> int:
@@ -380,22 +378,6 @@ def _due(reader: LogReader, phy_offset: int, size: int) -> int:
     found = _properties(reader, phy_offset, size)
     due = found.get(props.TIMER_OUT_MS, "")
     return int(due) if is_number(due, TIME_DIGITS) and props.TIMER_DEL_UNIQKEY not in found else 0
-
-
-def _named(log: LogView, offsets: Rows, sizes: Rows) -> Rows:
-    """For each unit, whether a record of this size starts there, or was lost to damage (bool array)."""
-    found = log.in_damage(offsets)
-    for split in log.splits():
-        rows = split.records
-        rows = rows[(rows["bits"] & BIT_STALE) == 0]
-        if not rows.size or found.all():
-            continue
-        at = np.searchsorted(rows["phy_offset"], offsets, side="right") - 1
-        before = rows[np.maximum(at, 0)]
-        same = (before["phy_offset"] == offsets) & (before["size"] == sizes)
-        stands_in = ((before["bits"] & STAND_IN) != 0) & (offsets < before["phy_offset"] + before["size"])
-        found |= (at >= 0) & (same | stands_in)
-    return found
 
 
 def _units(reader: FileReader, length: int) -> Iterator[_Units]:

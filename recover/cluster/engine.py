@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from recover.derived.expected import Producer
 from recover.log.file_scan import ProgressCallback, SplitRange, SplitScan
 from recover.log.scan import SEED, LogView, assemble
 from recover.log.split_scan import Again, OpenError, join_files, splits_of
-from recover.store.columns import DEFAULT_MEMORY, ColumnStore
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Foresight
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import ReadFailure
 from recover.store.source import list_again, open_file
@@ -42,6 +42,7 @@ class SparkEngine:
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
         open_error: OpenError | None = None, with_keys: bool = True,
+        foresight: Callable[[], Foresight] | None = None,
     ) -> LogView:
         """See `recover.log.scan.Engine`; `Refusal` (8) if Spark does not start or a task fails for good.
 
@@ -55,7 +56,8 @@ class SparkEngine:
         while self.kept:
             self.kept.pop().job.forget()
         with_keys |= self.makes
-        scan = partial(self._scan, session, ColumnStore(memory), with_keys, progress)
+        foreseen = foresight().within if foresight is not None and with_keys else lambda _start, _stop: None
+        scan = partial(self._scan, session, ColumnStore(memory), with_keys, progress, foreseen)
         parts = [splits_of(file, queue.file_size, self.settings.split_size) for file in queue.files]
         first = scan([(part, None) for own in parts for part in own])
         log = assemble(queue, join_files(parts, first, partial(scan, is_again=True), open_error))
@@ -65,7 +67,7 @@ class SparkEngine:
 
     def _scan(
         self, session: Session, columns: ColumnStore, with_keys: bool, progress: ProgressCallback | None,
-        parts: Sequence[Again], *, is_again: bool = False,
+        foreseen: Callable[[int, int], Any], parts: Sequence[Again], *, is_again: bool = False,
     ) -> list[SplitScan | OSError]:
         """Scan some splits. The rows of rescanned splits are returned at once: they are few.
 
@@ -73,7 +75,8 @@ class SparkEngine:
         """
         if not parts:
             return []
-        tasks = [ScanTask(number, _absolute(part), entry, with_keys, session.attempts, session.is_local, SEED)
+        tasks = [ScanTask(number, _absolute(part), entry, with_keys, session.attempts, session.is_local, SEED,
+                          None if is_again else foreseen(*part.offsets))
                  for number, (part, entry) in enumerate(parts)]
         job = Job(session, scan_splits, tasks, "scan of the log", keeps=with_keys and not is_again)
         if not is_again:

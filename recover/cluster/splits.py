@@ -22,21 +22,22 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, msgpack
 
-from formats.native.index import key_counts
+from formats.native.index import TAKE_ALL, TAKE_KEYS, wanted_of
 from formats.native.rows import TOTALS, new_tally, tally_rows
 from formats.record.rows import RECORD
 from recover.cluster.jobs import Job, TaskReads, Views, enter, run_job, watch
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split
-from recover.store.columns import ColumnStore, Item, Result, Rows, Split, Summary
+from recover.store.columns import ColumnStore, Item, Result, Rows, Split, Summary, Wanted
 from recover.store.reading import FileReads, crc32c, recorded
 
 # --- Code that runs on executors.
 
 
 class ScanTask(Struct, frozen=True):
-    """One split to scan; `number` identifies it to the driver. `seed` is that of unit sums."""
+    """One split to scan; `number` identifies it to the driver. `seed` is that of unit sums, `foresight` a question to
+    its rows."""
 
     number: int
     part: SplitRange
@@ -45,6 +46,7 @@ class ScanTask(Struct, frozen=True):
     attempts: int = 1
     is_local: bool = False
     seed: int = 0
+    foresight: Callable[[Split], Any] | None = None
 
 
 class Unopened(Struct, frozen=True):
@@ -66,14 +68,13 @@ class Home(Struct, frozen=True):
 
 
 class PackedLater:
-    """Rows of a split, in parts, that become bytes (`unpack_split`) when they leave the process."""
+    """Rows of a split that become bytes (`unpack_split`) when they leave the process."""
 
-    def __init__(self, *parts: Split) -> None:
-        self._parts = parts
+    def __init__(self, split: Split) -> None:
+        self._split = split
 
     def __bytes__(self) -> bytes:
-        rows = one_split(self._parts)
-        return pickle.dumps((pack_rows(rows.records), rows.hashes.tobytes()))
+        return pickle.dumps((pack_rows(self._split.records), self._split.hashes.tobytes()))
 
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
         return bytes, (bytes(self),)
@@ -93,10 +94,10 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
                 scan = scan_split(task.part, task.entry, with_keys=task.with_keys)
             if scan.scan.unreadable and has_retry_left(task.attempts):
                 raise scan.scan.unreadable[0]
-            parts, scan.scan.splits = scan.scan.splits, []
-            summary = summary_of(parts, len(scan.scan.queues), task.seed)
-            home = Home(scan, summary, digest_of(parts, scan.scan.queues), TaskReads(files))
-            yield task.number, packed(home), PackedLater(*parts)
+            split, scan.scan.splits = one_split(scan.scan.splits), []
+            summary = summary_of(split, len(scan.scan.queues), task.seed, task.foresight)
+            home = Home(scan, summary, digest_of(split, scan.scan.queues), TaskReads(files))
+            yield task.number, packed(home), PackedLater(split)
         except OSError as error:
             if has_retry_left(task.attempts):
                 raise
@@ -116,29 +117,35 @@ def recorded_unless(is_local: bool) -> AbstractContextManager[dict[str, FileRead
     return nullcontext({}) if is_local else recorded()
 
 
-def summary_of(parts: Sequence[Split], queues: int, seed: int) -> Summary | None:
-    """Return the summary of a split's rows, in parts, whose scan numbered so many queues; None without a row."""
-    parts = [part for part in parts if part.size]
-    if not parts:
+def summary_of(
+    split: Split, queues: int, seed: int, foresight: Callable[[Split], Any] | None = None
+) -> Summary | None:
+    """Return the summary of a split whose scan numbered so many queues, with the answer to a question; None without a
+    row."""
+    if not split.size:
         return None
     tally, totals = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
-    for part in parts:
-        tally_rows(np.asarray(part.records), seed, tally, totals)
-    keys = np.sum([key_counts(part.records) for part in parts], axis=0)
-    times = np.concatenate([part.records["store_timestamp"] for part in parts])
-    last = parts[-1].records[-1]
-    held = sum(int(part.records["size"].sum(dtype=np.int64)) for part in parts)
-    return Summary(times.size, parts[0].first, parts[-1].last, int(last["phy_offset"] + last["size"]), held,
-                   sum(part.hash_count for part in parts), (int(keys[0]), int(keys[1])),
-                   int(times[0]), int(times.min()), tuple(times[-3:].tolist()), tally, totals)
+    tally_rows(np.asarray(split.records), seed, tally, totals)
+    times, held = split.records["store_timestamp"], int(split.records["size"].sum(dtype=np.int64))
+    keys, every = (wanted_by(split.records, rule) for rule in (TAKE_KEYS, TAKE_ALL))
+    return Summary(split.size, split.first, split.last, split.end, held, split.hash_count, (keys, every),
+                   int(times[0]), int(times.min()), tuple(times[-3:].tolist()), tally, totals,
+                   None if foresight is None else foresight(split))
 
 
-def digest_of(parts: Sequence[Split], queues: Sequence[tuple[bytes, int]]) -> int:
-    """Return the CRC-32C of a split's rows and hashes, in parts, and of the queues that the rows number."""
+def wanted_by(records: Rows, rule: int) -> Wanted:
+    """Return the index units that rows make under a rule, TAKE_KEYS or TAKE_ALL."""
+    wanted = wanted_of(records, np.array([rule], dtype=np.uint8))
+    rows = np.flatnonzero(wanted)
+    edges = records["phy_offset"][rows[[0, -1]]].tolist() if rows.size else (0, 0)
+    return Wanted(int(wanted.sum()), rows.size, *edges)
+
+
+def digest_of(split: Split, queues: Sequence[tuple[bytes, int]]) -> int:
+    """Return the CRC-32C of a split's rows and hashes, and of the queues that the rows number."""
     digest = crc32c(repr(queues).encode())
-    for part in parts:
-        for rows in (part.records, part.hashes):
-            digest = crc32c(rows.view(np.uint8).data, digest)
+    for rows in (split.records, split.hashes):
+        digest = crc32c(rows.view(np.uint8).data, digest)
     return digest
 
 

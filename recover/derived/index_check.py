@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import chain, repeat
 from typing import Any
@@ -39,8 +40,20 @@ from recover.derived.index_files import (
     list_index_files,
     read_words,
 )
-from recover.derived.index_keys import IndexStream, Marks, Span, SpanSum, TagHistory, TagRun, match_units, missing_of
-from recover.findings.code import BY_HAND, N_, RECOVER
+from recover.derived.index_keys import (
+    IndexStream,
+    Marks,
+    Span,
+    SpanSum,
+    Stretch,
+    Stretches,
+    TagHistory,
+    TagRun,
+    UnitSum,
+    match_units,
+    missing_of,
+)
+from recover.findings.code import BY_HAND, N_, RECOVER, Refusal
 from recover.findings.model import Finding, Phrase, finding
 from recover.log.scan import SEED, LogView
 from recover.store.columns import Asking, Rows, Split, ask, scratch_zeros, together
@@ -199,35 +212,38 @@ def compare_file(
     Only units of messages before `min_offset` of the log may come first. `held`: the sum of the units; if None, it is
     computed on `beside`. `ReadFailure` if a part of the file cannot be read.
     """
-    head = None if file.length != geometry.size else _read_head(file, geometry, min_offset)
+    head = _read_head(file, geometry, min_offset)
     found = None if head is None else (yield from stream.head(head.unit.phy_offset, head.unit.key_hash))
     if head is None or found is None:
         return None
-    split, timestamp, before = found
-    header, begins = head.header, head.begins(timestamp)
-    if begins is None:
+    split, key = found
+    header = head.header
+    if not head.agrees(key.timestamp):
         return None
-    units = range(head.expired + 1, header.index_count)
+    live = header.index_count - 1 - head.expired
     computing: Future[UnitsTotal | None] | None = None
-    for rule, numbers in stream.by_rule.items():
-        start = int(numbers.starts[split]) + before[rule - native.TAKE_KEYS]
-        if start + len(units) > numbers.total:
+    for (rule, numbers), before in zip(stream.by_rule.items(), key.before, strict=True):
+        start = int(numbers.starts[split]) + before
+        if start + live > numbers.total:
             continue
-        spans = numbers.unit_spans(rule, start, units, begins, header.end_phy_offset)
-        # a few units tell which rule holds
-        first = structs.replace(spans[0][1], count=min(spans[0][1].count, _PROBE_UNITS))
-        (begin,) = yield from stream.sums([(spans[0][0], first)])
-        if _unit_sum(head.few[: first.count * INDEX_UNIT.size], first.number)[0] != begin.sum:
-            continue
+        spans = numbers.unit_spans(rule, start, live, header.begin_timestamp, head.first_seconds, header.end_phy_offset)
+        if not stream.knows(spans):
+            # a few units tell which rule holds
+            first = structs.replace(spans[0][1], count=min(spans[0][1].count, _PROBE_UNITS))
+            (begin,) = yield from stream.sums([(spans[0][0], first)])
+            if _unit_sum(head.few[: first.count * INDEX_UNIT.size], 0)[0] != begin.sum:
+                continue
         if held is None:
             computing = computing or beside.submit(units_total, geometry, SEED, file)
         sums = yield from stream.sums(spans)
         held = computing.result() if computing is not None else held
         if held is None or not head.counts(held):
             return None
+        total, number = head.total, head.expired + 1
+        for (_, span), part in zip(spans, sums, strict=True):
+            total, number = total.plus(part.sum, number), number + span.count
         ends = sums[-1].end_timestamp, sums[-1].end_offset
-        live = sum(it.sum for it in sums)
-        if ends == (header.end_timestamp, header.end_phy_offset) and (head.total + live) % (1 << 64) == held.sum:
+        if ends == (header.end_timestamp, header.end_phy_offset) and total == held.sum:
             return Compared(_verdict_of(file, header, held.slots, rule, sums, head.unit, head.expired), spans,
                             head.seconds)
     return None
@@ -240,7 +256,7 @@ class _Head(Struct, frozen=True):
     header: IndexHeader
     expired: int
     first_expired: int
-    total: int
+    total: UnitSum
     few: bytes
 
     @property
@@ -253,18 +269,24 @@ class _Head(Struct, frozen=True):
         """The time difference of the file's first unit, 0 if that has expired."""
         return 0 if self.expired else self.unit.time_diff
 
-    def begins(self, timestamp: int) -> tuple[int, int] | None:
-        """The first and the last time at which the file can begin, given that of the first live message; None if the
-        header contradicts it."""
-        header = self.header
+    @property
+    def first_seconds(self) -> int:
+        """The time difference of the first live unit if that is the file's first; else -1."""
+        return -1 if self.expired else self.unit.time_diff
+
+    @property
+    def stretch(self) -> Stretch:
+        """The keys of the file, as far as its begin tells."""
+        unit, header = self.unit, self.header
+        return Stretch(unit.phy_offset, unit.key_hash, header.begin_timestamp, self.first_seconds,
+                       header.end_phy_offset)
+
+    def agrees(self, timestamp: int) -> bool:
+        """Whether the header says what the first units say; `timestamp`: that of the first live message."""
+        begin, offset = self.header.begin_timestamp, self.header.begin_phy_offset
         if self.expired:
-            begins, offset = (header.begin_timestamp, header.begin_timestamp), self.first_expired
-            possible = 0 < header.begin_timestamp <= header.end_timestamp
-        else:
-            begins = timestamp - 1000 * self.seconds if self.seconds else 0, timestamp
-            offset, possible = self.unit.phy_offset, self.seconds >= 0
-        agrees = (header.begin_timestamp, header.begin_phy_offset) == (begins[1], offset)
-        return begins if possible and agrees else None
+            return 0 < begin <= self.header.end_timestamp and offset == self.first_expired
+        return self.seconds >= 0 and (begin, offset) == (timestamp, self.unit.phy_offset)
 
     def counts(self, held: UnitsTotal) -> bool:
         """Whether the header counts what the file holds."""
@@ -273,7 +295,9 @@ class _Head(Struct, frozen=True):
 
 
 def _read_head(file: IndexFileName, geometry: IndexGeometry, min_offset: int) -> _Head | None:
-    """Read the begin of a file; None without a plausible header."""
+    """Read the begin of a file; None for one of another length, or without a plausible header."""
+    if file.length != geometry.size:
+        return None
     with open_file(file.path) as reader:
         header = _plausible_header(reader, geometry)
         if header is None:
@@ -281,6 +305,20 @@ def _read_head(file: IndexFileName, geometry: IndexGeometry, min_offset: int) ->
         expired, first, total = _expired_head(reader, geometry, header, min_offset)
         few = reader.read(geometry.unit_offset(expired + 1), _PROBE_UNITS * INDEX_UNIT.size)
     return _Head(header, expired, first, total, few)
+
+
+def stretches_of(store: Store, min_offset: int) -> Stretches:
+    """Return what the heads of the index files say that they hold, for a scan of the log, from `min_offset` on, that
+    adds it up. Whatever is wrong with them, their check says."""
+    found: list[Stretch] = []
+    with suppress(OSError, Refusal):
+        listing = list_index_files(store.index_dir)
+        geometry = index_geometry(store, listing)
+        for file in listing.files:
+            with suppress(OSError):
+                head = None if geometry is None else _read_head(file, geometry, min_offset)
+                found += [] if head is None else [head.stretch]
+    return Stretches(found)
 
 
 def _plausible_header(reader: FileReader, geometry: IndexGeometry) -> IndexHeader | None:
@@ -300,10 +338,11 @@ def _windows(reader: FileReader, start: int, stop: int) -> Iterator[tuple[int, R
 
 def _expired_head(
     reader: FileReader, geometry: IndexGeometry, header: IndexHeader, min_offset: int
-) -> tuple[int, int, int]:
+) -> tuple[int, int, UnitSum]:
     """Return how many units of expired messages come first (never the last unit), the first one's phy offset, and their
     sum."""
-    count = first = total = 0
+    count = first = 0
+    total = UnitSum()
     start, stop = geometry.unit_offset(1), geometry.unit_offset(header.index_count - 1)
     few = min(stop, geometry.unit_offset(1 + _PROBE_UNITS))
     for _, content in chain(_windows(reader, start, few), _windows(reader, few, stop)):
@@ -311,7 +350,7 @@ def _expired_head(
         known = int(np.argmin(np.r_[is_expired(units, min_offset), False]))
         if known and not count:
             first = int(native.phy_offsets(units[:1])[0])
-        total += _unit_sum(content[: known * INDEX_UNIT.size], count + 1)[0]
+        total = total.plus(_unit_sum(content[: known * INDEX_UNIT.size], count + 1)[0])
         count += known
         if known < len(units):
             break
@@ -328,26 +367,26 @@ def _max_first_diff(previous: IndexFileVerdict | None, begin: int) -> int:
     return time_diff(previous.header.end_timestamp, begin)
 
 
-def _unit_sum(content: Buffer | Rows, number: int, slots: Rows = _NONE, seed: int = SEED) -> tuple[int, int]:
-    """Return `follow_units` with an unsigned sum; an incomplete unit at the end is ignored."""
+def _unit_sum(content: Buffer | Rows, number: int, slots: Rows = _NONE, seed: int = SEED) -> tuple[UnitSum, int]:
+    """Return what `follow_units` finds; an incomplete unit at the end is ignored."""
     whole = len(content) // INDEX_UNIT.size * INDEX_UNIT.size
     units = np.frombuffer(content, dtype=np.int32, count=whole // 4).reshape(-1, INDEX_UNIT.size // 4)
-    total, wrong = native.follow_units(units, number, seed, slots)
-    return total % (1 << 64), wrong
+    *total, wrong = native.follow_units(units, number, seed, slots)
+    return UnitSum.of(*total), wrong
 
 
 class UnitsTotal(Struct, frozen=True):
     """What the units of a file add up to: header index_count (units + 1), their sum, and the slots they use."""
 
     count: int
-    sum: int
+    sum: UnitSum
     slots: int
 
 
 def units_total(geometry: IndexGeometry, seed: int, file: IndexFileName) -> UnitsTotal | None:
     """Return the sum, by `seed`, and used slots of an index file's units; None if slots or chains do not follow from
     the units, or other bytes before or after them are not zero. `OSError` if unreadable."""
-    slots, total = np.zeros(geometry.slots, dtype=np.int32), 0
+    slots, total = np.zeros(geometry.slots, dtype=np.int32), UnitSum()
     with open_file(file.path) as reader:
         header = _plausible_header(reader, geometry)
         if header is None:
@@ -355,7 +394,7 @@ def units_total(geometry: IndexGeometry, seed: int, file: IndexFileName) -> Unit
         end = geometry.unit_offset(header.index_count)
         for at, content in _windows(reader, geometry.unit_offset(1), end):
             part, wrong = _unit_sum(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots, seed)
-            total += part
+            total = total.plus(part)
             if wrong:
                 return None
         for at, content in _windows(reader, geometry.slots_offset, geometry.units_offset):
@@ -365,7 +404,7 @@ def units_total(geometry: IndexGeometry, seed: int, file: IndexFileName) -> Unit
         blank = [(geometry.units_offset, geometry.unit_offset(1)), *reader.data_ranges(end, geometry.size)]
         if any(content.any() for start, stop in blank for _, content in _windows(reader, start, stop)):
             return None
-    return UnitsTotal(header.index_count, total % (1 << 64), int(np.count_nonzero(slots)))
+    return UnitsTotal(header.index_count, total, int(np.count_nonzero(slots)))
 
 
 def _verdict_of(
@@ -744,14 +783,14 @@ def _missing_units(store: Store, report: IndexReport, checkpoint: Checkpoint | N
         yield finding("index-switched-off", store.relative(report.listing.directory))
         return
     stream, where = report.stream, (_blind_ranges(report), _coverage(report.verdicts))
-    whole = [stream.covered(number) for number in range(len(stream.splits))]
+    told = [_missing_as_told(stream, number, *where) for number in range(len(stream.splits))]
     found = iter(ask([(split, partial(_missing, stream.take(number), stream.marks(number), *where))
-                      for number, split in enumerate(stream.splits) if whole[number] is None]))
+                      for number, split in enumerate(stream.splits) if told[number] is None]))
     runs: list[_Run] = []
     passed = 0
-    for number, covered in enumerate(whole):
-        report.expected += stream.expected(number) if covered is None else covered
-        asked, own = next(found) if covered is None else (covered, [])
+    for number, known in enumerate(told):
+        report.expected += stream.expected(number)
+        asked, own = known or next(found)
         for run in own:
             run.begin, run.end = run.begin + passed, run.end + passed
             if not runs or (runs[-1].file, runs[-1].end) != (run.file, run.begin):
@@ -779,6 +818,22 @@ class _Run(Struct):
     count: int
     begin: int
     end: int
+
+
+def _missing_as_told(
+    stream: IndexStream, number: int, blind: list[tuple[int, int]], covered: Rows
+) -> tuple[int, list[_Run]] | None:
+    """Return the `_missing` of a split if that follows without its rows: it lacks no unit, or all of them and no file
+    reaches it; else None."""
+    if (units := stream.covered(number)) is not None:
+        return units, []
+    split, wanted = stream.splits[number], stream.unfound(number)
+    lows, _, highs = covered
+    reached = [*blind, *zip(lows.tolist(), highs.tolist(), strict=True)]
+    if wanted is None or any(low <= split.last and high >= split.first for low, high in reached):
+        return None
+    run = _Run(-1, wanted.first, wanted.last, wanted.records, wanted.units, 0, wanted.records)
+    return wanted.records, [run]
 
 
 def _missing(

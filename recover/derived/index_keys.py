@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from formats.index import INDEX_UNIT, MAX_TIME_DIFF
 from formats.native import index as native
 from formats.record.rows import BIT_HAS_TAGS, BIT_STALE, STAND_IN
 from recover.log.scan import SEED
-from recover.store.columns import Asking, Rows, Split, ask
+from recover.store.columns import Asking, Rows, Split, Wanted, ask
 
 _CHANGE_COST = 0.5
-_NO_SLOTS = np.zeros(0, dtype=np.int32)
+_WORD = 1 << 64
 PLACE = [native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]
-"""Where a `Place` is in the state of `put_keys`."""
+"""Where a `Place` is in the state of `put_keys` and `sum_keys`."""
+RULES = {rule: np.array([rule], dtype=np.uint8) for rule in (native.TAKE_KEYS, native.TAKE_ALL)}
+"""The rule for all records of a split, as kernels take it."""
 UNITS = (2 << 20) // INDEX_UNIT.size
 """Units per block."""
 
+_ENDS = [native.STATE_END_OFFSET, native.STATE_END, native.STATE_TAGGED, native.STATE_FIRST_TAGGED,
+         native.STATE_LAST_TAGGED]
+"""What `sum_keys` leaves in its state for a `SpanSum`."""
 KeyPart = tuple[Rows, Rows, Rows]
 """RECORD rows, their hashes, and the take rule of each row, or one for all."""
 
@@ -38,18 +44,32 @@ class Place(NamedTuple):
 START = Place(0, 0, 0)
 
 
+class Head(NamedTuple):
+    """Where an index file begins in a split: the store timestamp (ms) of the record, and how many keys of the split
+    come before, without those of tags and with them."""
+
+    timestamp: int
+    keys: int
+    every: int
+
+    @property
+    def before(self) -> tuple[int, int]:
+        return self.keys, self.every
+
+
 class Span(Struct, frozen=True):
     """`count` consecutive keys that a `rule` takes of a split; `first` others come before them.
 
-    In their file they start at unit `number`; times count from `begin` (ms), and `end_offset` is the last record that
-    the file names. `seed` is that of the sum.
+    In their file times count from `begin` (ms). `seconds`: the time difference of the first unit if that is the file's
+    unit 1, as it counts from the end of another file; else -1. `end_offset` is the last record that the file names.
+    `seed` is that of the sum.
     """
 
     rule: int
     first: int
     count: int
-    number: int
     begin: int
+    seconds: int
     end_offset: int
     seed: int
 
@@ -58,53 +78,30 @@ Marks = tuple[Rows | None, list[Span]]
 """What was found of a split: bits (uint8), one a hash, None before the first; and spans that were found besides."""
 
 
+class UnitSum(NamedTuple):
+    """The two sums that `follow_units` makes, without a sign."""
+
+    plain: int = 0
+    by_number: int = 0
+
+    @classmethod
+    def of(cls, plain: int, by_number: int) -> UnitSum:
+        return cls(plain % _WORD, by_number % _WORD)
+
+    def plus(self, more: UnitSum, first: int = 0) -> UnitSum:
+        """Return the sum of both, where the numbers of `more` were counted from `first` too low."""
+        return self.of(self.plain + more.plain, self.by_number + more.by_number + first * more.plain)
+
+
 class SpanSum(Struct, frozen=True):
-    """The units of a span: their sum as by `follow_units`, phy offset and store timestamp (ms) of the last record; the
+    """The units of a span: their sum, with numbers from 0, phy offset and store timestamp (ms) of the last record; the
     phy offset of the first record with tags, and the number of such records."""
-    sum: int
+
+    sum: UnitSum
     end_offset: int
     end_timestamp: int
     first_tagged: int
     tagged: int
-
-
-def head_of(phy_offset: int, key_hash: int, split: Split) -> tuple[int, tuple[int, int]] | None:
-    """Return the store timestamp (ms) of the intact record at `phy_offset`, and how many keys of the split come before
-    its first one with that hash: without those of tags, and with them. None if it has none."""
-    found = IndexStream([split]).find_key(phy_offset, key_hash)
-    if found is None:
-        return None
-    _, row, key = found
-    keys, every = (count + key for count in native.key_counts(split.records[:row]))
-    return int(split.records["store_timestamp"][row]), (keys, every)
-
-
-def place_of(number: int, records: Rows, ends: Rows) -> Place:
-    """Return the place of key `number` of a split; `ends`: its `_key_ends`."""
-    row = int(np.searchsorted(ends, number, side="right")) - 1
-    return Place(row, number - int(ends[row]), int(records["hashes"][:row].sum(dtype=np.int64)))
-
-
-def _key_ends(records: Rows, take: Rows) -> Rows:
-    """Return the number of keys up to each record, 0 first (int64)."""
-    return np.r_[0, np.cumsum(native.wanted_of(records, take))]
-
-
-def number_of(phy_offset: int, key_hash: int, take: Rows, split: Split) -> int | None:
-    """Return how many keys of a split come before the first one with that hash of the record at `phy_offset`; None if
-    `take` leaves it out, or there is none."""
-    found = IndexStream([split]).find_key(phy_offset, key_hash)
-    if found is None:
-        return None
-    _, row, key = found
-    start, stop = _key_ends(split.records, take)[row : row + 2].tolist()
-    return start + key if start + key < stop else None
-
-
-def times_of(numbers: Rows, take: Rows, split: Split) -> list[int]:
-    """Return the store timestamp (ms) of the record of each of these keys of a split."""
-    rows = np.searchsorted(_key_ends(split.records, take), numbers, side="right") - 1
-    return list(split.records["store_timestamp"][rows].tolist())
 
 
 def put_units(parts: Iterable[KeyPart], slots: Rows, state: Rows, stop: int) -> Iterator[Rows]:
@@ -129,31 +126,168 @@ def put_units(parts: Iterable[KeyPart], slots: Rows, state: Rows, stop: int) -> 
         state[native.STATE_RECORD] = state[native.STATE_KEY] = state[native.STATE_HASH] = 0
 
 
-def sum_of(span: Span, split: Split) -> SpanSum:
-    """Return the checksum and end of the units that a span's keys produce.
+class SplitKeys:
+    """The keys of one split, by their numbers under each rule."""
 
-    A record with tags belongs to the span in which its tag unit ends. Where tags have no unit, the file's last record
-    is left out: its tag unit might still have followed.
+    def __init__(self, split: Split) -> None:
+        self.records, self.hashes = np.asarray(split.records), np.asarray(split.hashes)
+        self._ends: dict[bytes, Rows] = {}
+
+    @cached_property
+    def _first_hash(self) -> Rows:
+        """The place of each record's first hash, and their number last (int64)."""
+        return np.r_[0, np.cumsum(self.records["hashes"], dtype=np.int64)]
+
+    def ends(self, take: Rows) -> Rows:
+        """Return the number of keys up to each record, 0 first (int64)."""
+        rule = take.tobytes()
+        if rule not in self._ends:
+            self._ends[rule] = np.r_[0, np.cumsum(native.wanted_of(self.records, take))]
+        return self._ends[rule]
+
+    def up_to(self, phy_offset: int, take: Rows) -> int:
+        """Return the number of keys of the records up to the one at `phy_offset`."""
+        row = int(np.searchsorted(self.records["phy_offset"], phy_offset, side="right"))
+        return int(self.ends(take)[row]) if row < self.records.size else native.count_wanted(
+            self.records, take, np.zeros(0, dtype=np.int64))
+
+    def find(self, phy_offset: int, key_hash: int) -> tuple[int, int] | None:
+        """Return row and key of the record, of the first key with that hash of the intact record at `phy_offset`; None
+        if there is none."""
+        row = row_at(phy_offset, self.records)
+        if row is None:
+            return None
+        keys = np.flatnonzero(self.hashes[slice(*self._first_hash[row : row + 2])] == key_hash)
+        return (row, int(keys[0])) if keys.size else None
+
+    def place(self, number: int, take: Rows) -> Place:
+        """Return the place of key `number`."""
+        ends = self.ends(take)
+        row = int(np.searchsorted(ends, number, side="right")) - 1
+        return Place(row, number - int(ends[row]), int(self._first_hash[row]))
+
+    def head(self, phy_offset: int, key_hash: int) -> Head | None:
+        """Return the time of a key's record, and how many keys come before it; None if there is none."""
+        found = self.find(phy_offset, key_hash)
+        if found is None:
+            return None
+        row, key = found
+        before = [int(self.ends(rule)[row]) + key for rule in RULES.values()]
+        return Head(int(self.records["store_timestamp"][row]), before[0], before[1])
+
+    def sum(self, span: Span) -> SpanSum:
+        """Return sum and end of the units that a span's keys produce.
+
+        A record with tags belongs to the span in which its tag unit ends. Where tags have no unit, the file's last
+        record is left out: its tag unit might still have followed.
+        """
+        state, take = np.zeros(native.SUM_STATE_SIZE, dtype=np.int64), RULES[span.rule]
+        state[PLACE] = self.place(span.first, take) if span.first else START
+        state[native.STATE_BEGIN] = span.begin
+        total = native.sum_keys(self.records, self.hashes, take, span.count, span.seconds, span.seed, state)
+        end_offset, end, tagged, first_tagged, last_tagged = state[_ENDS].tolist()
+        tagged -= tagged and span.rule == native.TAKE_KEYS and last_tagged == span.end_offset
+        return SpanSum(UnitSum.of(*total), end_offset, end, first_tagged, tagged)
+
+
+def row_at(phy_offset: int, records: Rows) -> int | None:
+    """Return the row of the intact record at `phy_offset`; None if there is none."""
+    row = int(np.searchsorted(records["phy_offset"], phy_offset))
+    is_there = row < records.size and int(records["phy_offset"][row]) == phy_offset
+    return row if is_there and not int(records["bits"][row]) & BIT_STALE else None
+
+
+def head_of(phy_offset: int, key_hash: int, split: Split) -> Head | None:
+    """Return `SplitKeys.head` of a split."""
+    return SplitKeys(split).head(phy_offset, key_hash)
+
+
+def sum_of(span: Span, split: Split) -> SpanSum:
+    """Return `SplitKeys.sum` of a split."""
+    return SplitKeys(split).sum(span)
+
+
+def number_of(phy_offset: int, key_hash: int, take: Rows, split: Split) -> int | None:
+    """Return how many keys of a split come before the first one with that hash of the record at `phy_offset`; None if
+    `take` leaves it out, or there is none."""
+    keys = SplitKeys(split)
+    found = keys.find(phy_offset, key_hash)
+    if found is None:
+        return None
+    row, key = found
+    start, stop = keys.ends(take)[row : row + 2].tolist()
+    return start + key if start + key < stop else None
+
+
+def times_of(numbers: Rows, take: Rows, split: Split) -> list[int]:
+    """Return the store timestamp (ms) of the record of each of these keys of a split."""
+    keys = SplitKeys(split)
+    rows = np.searchsorted(keys.ends(take), numbers, side="right") - 1
+    return list(keys.records["store_timestamp"][rows].tolist())
+
+
+# --- What will be asked about sound files, answered while the log is scanned: their heads say where they begin.
+
+
+class Stretch(Struct, frozen=True):
+    """The keys of one index file, by its head: from the key of the record at `phy_offset` that has this hash on, to
+    those of the record at `end_offset`. `begin` (ms) and `seconds` as those of its first `Span`."""
+
+    phy_offset: int
+    key_hash: int
+    begin: int
+    seconds: int
+    end_offset: int
+
+
+class Foreseen(Struct, frozen=True):
+    """Answers of a split, by question: `SplitKeys.head` by phy offset and key hash, and `SplitKeys.sum`."""
+
+    heads: dict[tuple[int, int], Head] = {}
+    sums: dict[Span, SpanSum] = {}
+
+
+_NOTHING = Foreseen()
+
+
+class Stretches:
+    """The stretches of all index files, asked of each split while it is scanned.
+
+    One ends where the next begins: however many files name the same keys, none is added up twice.
     """
-    records, state = np.asarray(split.records), np.zeros(native.STATE_SIZE, dtype=np.int64)
-    take = np.array([span.rule], dtype=np.uint8)
-    place = place_of(span.first, records, _key_ends(records, take)) if span.first else START
-    row, key, first_hash = state[PLACE] = place
-    state[[native.STATE_NUMBER, native.STATE_BEGIN]] = span.number, span.begin
-    part = records, np.asarray(split.hashes), take
-    number, total = span.number, 0
-    for block in put_units([part], np.zeros(1, dtype=np.int32), state, span.number + span.count):
-        total += native.follow_units(block, number, span.seed, _NO_SLOTS)[0]
-        number += len(block)
-    rows = records[row : int(state[native.STATE_RECORD]) + 1]
-    ends = np.cumsum(rows["hashes"], dtype=np.int64) + first_hash
-    tagged = ((rows["bits"] & BIT_HAS_TAGS) != 0) & ((rows["bits"] & native.UNINDEXED) == 0) & (rows["hashes"] > 0)
-    tagged &= (ends > first_hash + key) & (ends <= state[native.STATE_HASH] + state[native.STATE_KEY])
-    if span.rule == native.TAKE_KEYS:
-        tagged &= rows["phy_offset"] != span.end_offset
-    at = np.flatnonzero(tagged)
-    return SpanSum(total % (1 << 64), int(state[native.STATE_END_OFFSET]), int(state[native.STATE_END]),
-                   int(rows["phy_offset"][at[0]]) if at.size else 0, at.size)
+
+    def __init__(self, stretches: Iterable[Stretch]) -> None:
+        self.stretches = sorted(stretches, key=lambda it: it.phy_offset)
+
+    def within(self, start: int, stop: int) -> Callable[[Split], Foreseen] | None:
+        """Return the question to a split of records between these phy offsets, which can be pickled; None if no file
+        names any."""
+        first = bisect_left(self.stretches, start, key=lambda it: it.phy_offset)
+        own = self.stretches[max(0, first - 1) : bisect_left(self.stretches, stop, key=lambda it: it.phy_offset)]
+        return partial(foreseen, own, SEED) if own else None
+
+
+def foreseen(stretches: Sequence[Stretch], seed: int, split: Split) -> Foreseen:
+    """Return what a split tells of these stretches, ascending, of which only the first may begin before it."""
+    keys, heads = SplitKeys(split), dict[tuple[int, int], Head]()
+    begun: list[tuple[tuple[int, int], Stretch]] = []
+    for it in stretches:
+        head = keys.head(it.phy_offset, it.key_hash)
+        if head is not None:
+            heads[it.phy_offset, it.key_hash] = head
+            begun.append((head.before, it))
+        elif it.phy_offset < split.first:
+            begun.append(((0, 0), structs.replace(it, seconds=-1)))
+    begun.sort(key=lambda each: each[0])
+    sums: dict[Span, SpanSum] = {}
+    stops = [*(before for before, _ in begun[1:]), split.key_counts()]
+    for (firsts, it), nexts in zip(begun, stops, strict=True) if begun else ():
+        for rule, first, stop in zip(RULES, firsts, nexts, strict=True):
+            count = min(stop, keys.up_to(it.end_offset, RULES[rule])) - first
+            if count > 0:
+                span = Span(rule, first, count, it.begin, it.seconds, it.end_offset, seed)
+                sums[span] = keys.sum(span)
+    return Foreseen(heads, sums)
 
 
 class TagRun(Struct, frozen=True):
@@ -250,23 +384,10 @@ class IndexStream:
     def find(self, phy_offset: int) -> tuple[int, int] | None:
         """Return (split number, row) of the intact record at `phy_offset`; None if there is none."""
         for number in self.overlapping(phy_offset, phy_offset):
-            records = self.splits[number].records
-            row = int(np.searchsorted(records["phy_offset"], phy_offset))
-            if row < records.size and int(records["phy_offset"][row]) == phy_offset:
-                return None if int(records["bits"][row]) & BIT_STALE else (number, row)
+            row = row_at(phy_offset, self.splits[number].records)
+            if row is not None:
+                return number, row
         return None
-
-    def find_key(self, phy_offset: int, key_hash: int) -> tuple[int, int, int] | None:
-        """Return (split number, row, key of the record) of the first key with that hash of the intact record at
-        `phy_offset`; None if there is none."""
-        found = self.find(phy_offset)
-        if found is None:
-            return None
-        split, row = found
-        hashes = self.splits[split].records["hashes"]
-        first = int(hashes[:row].sum(dtype=np.int64))
-        keys = np.flatnonzero(self.splits[split].hashes[first : first + int(hashes[row])] == key_hash)
-        return (split, row, int(keys[0])) if keys.size else None
 
     def timestamp(self, phy_offset: int) -> int | None:
         """Return the store timestamp (ms) of the record at `phy_offset`; None if there is none."""
@@ -280,7 +401,7 @@ class IndexStream:
         """
         rule = self._rule(number)
         if rule is not None:
-            return np.array([rule], dtype=np.uint8)
+            return RULES[rule]
         tags = self.tags.at(self.splits[number].records["phy_offset"])
         return np.where(tags, native.TAKE_ALL, native.TAKE_KEYS).astype(np.uint8)
 
@@ -315,12 +436,19 @@ class IndexStream:
         """Return what was found of split `number`."""
         return self._found.get(number), self._marked.get(number, [])
 
-    def head(self, phy_offset: int, key_hash: int) -> Asking[tuple[int, int, tuple[int, int]] | None]:
+    def head(self, phy_offset: int, key_hash: int) -> Asking[tuple[int, Head] | None]:
         """Return the number of the split that holds the record at `phy_offset`, and the `head_of` it."""
         for number in self.overlapping(phy_offset, phy_offset):
-            (found,) = yield [(self.splits[number], partial(head_of, phy_offset, key_hash))]
-            return None if found is None else (number, *found)
+            found = self._foreseen(number).heads.get((phy_offset, key_hash))
+            if found is None:
+                (found,) = yield [(self.splits[number], partial(head_of, phy_offset, key_hash))]
+            return None if found is None else (number, found)
         return None
+
+    def _foreseen(self, number: int) -> Foreseen:
+        """Return what split `number` told when it was scanned."""
+        summary = self.splits[number].summary
+        return _NOTHING if summary is None or summary.foreseen is None else summary.foreseen
 
     def key_count(self, number: int, rule: int) -> int:
         """Return how many units a rule, TAKE_KEYS or TAKE_ALL, takes of a split."""
@@ -328,9 +456,17 @@ class IndexStream:
             self._counts[number] = self.splits[number].key_counts()
         return self._counts[number][rule - native.TAKE_KEYS]
 
+    def knows(self, spans: Sequence[tuple[int, Span]]) -> bool:
+        """Whether no row has to be read for the sums of these spans."""
+        return all(span in self._foreseen(split).sums for split, span in spans)
+
     def sums(self, spans: Sequence[tuple[int, Span]]) -> Asking[list[SpanSum]]:
-        """Return the checksum and end of each span's units."""
-        return (yield [(self.splits[split], partial(sum_of, span)) for split, span in spans])
+        """Return sum and end of each span's units."""
+        known = [self._foreseen(split).sums.get(span) for split, span in spans]
+        asked = [(self.splits[split], partial(sum_of, span))
+                 for (split, span), found in zip(spans, known, strict=True) if found is None]
+        more = iter((yield asked) if asked else ())
+        return [next(more) if found is None else found for found in known]
 
     def mark(self, spans: Iterable[tuple[int, Span]]) -> None:
         """Mark the keys of spans as found."""
@@ -353,9 +489,17 @@ class IndexStream:
         whole = len(rules) == 1 and wanted <= self.key_count(number, rules.pop()) <= stop
         return wanted if whole or not wanted else None
 
+    def unfound(self, number: int) -> Wanted | None:
+        """Return the units of a split of which none was found, if that is known without its rows."""
+        rule, summary = self._rule(number), self.splits[number].summary
+        if summary is None or rule is None or self.marks(number) != (None, []):
+            return None
+        return summary.wanted[rule - native.TAKE_KEYS]
+
     def asked(self, number: int) -> Rows:
         """Return which hashes of a split should have a unit (int64, ascending)."""
         return np.flatnonzero(asked_of(self.splits[number].records, self.take(number)))
+
 
 def asked_of(records: Rows, take: Rows) -> Rows:
     """Which hashes of some records should have a unit, under `take` (bool array)."""
@@ -490,7 +634,7 @@ class KeyNumbers:
         counts = [stream.expected(number) if rule is None else stream.key_count(number, rule)
                   for number in range(len(stream.splits))]
         self.starts = np.cumsum([0, *counts], dtype=np.int64)
-        self._open: tuple[int, Rows] = (-1, np.empty(0, dtype=np.int64))
+        self._open: tuple[int, SplitKeys | None] = (-1, None)
 
     @property
     def total(self) -> int:
@@ -499,10 +643,11 @@ class KeyNumbers:
     def place(self, number: int) -> tuple[int, Place]:
         """Return the split number and place of key `number` (below `total`)."""
         split = int(np.searchsorted(self.starts, number, side="right")) - 1
-        records = self.stream.splits[split].records
-        if self._open[0] != split:  # small files begin in one split by the hundred
-            self._open = split, _key_ends(records, self.stream.take(split))
-        return split, place_of(number - int(self.starts[split]), records, self._open[1])
+        at, keys = self._open
+        if keys is None or at != split:  # small files begin in one split by the hundred
+            keys = SplitKeys(self.stream.splits[split])
+            self._open = split, keys
+        return split, keys.place(number - int(self.starts[split]), self.stream.take(split))
 
     def find(self, keys: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
         """Return the number of the first key of a record with a hash, by (phy offset, hash), where there is one."""
@@ -534,16 +679,13 @@ class KeyNumbers:
                 yield split, max(start - base, 0), min(stop, end) - base
 
     def unit_spans(
-        self, rule: int, start: int, units: range, begins: tuple[int, int], end_offset: int
+        self, rule: int, start: int, count: int, begin: int, seconds: int, end_offset: int
     ) -> list[tuple[int, Span]]:
-        """Return the spans, by split, of the keys from number `start` on that are the `units` of a file.
-
-        `begins`: the time (ms) that the first unit of a file counts from, and the one that all others do.
-        """
-        found, number = [], units.start
-        for split, first, stop in self.spans(start, start + len(units)):
-            found.append((split, Span(rule, first, stop - first, number, begins[number > 1], end_offset, SEED)))
-            number += stop - first
+        """Return the spans, by split, of `count` keys from number `start` on, which are units of one file; the rest as
+        in the first `Span`."""
+        found: list[tuple[int, Span]] = []
+        for split, first, stop in self.spans(start, start + count):
+            found.append((split, Span(rule, first, stop - first, begin, -1 if found else seconds, end_offset, SEED)))
         return found
 
     def lacks(self, start: int, stop: int) -> bool:

@@ -245,8 +245,14 @@ class SplitRange(Struct, frozen=True):
     at_border: bool = False
 
     def __str__(self) -> str:
+        start, stop = self.offsets
+        return f"{self.mapped_file.name} [{start}, {stop})"
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """The physical offsets of its begin and end."""
         base = self.mapped_file.file_from_offset
-        return f"{self.mapped_file.name} [{base + self.start}, {base + self.stop})"
+        return base + self.start, base + self.stop
 
     @property
     def is_last(self) -> bool:

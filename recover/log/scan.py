@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,12 +16,21 @@ from msgspec import Struct, field, structs
 from formats.native.rows import BITS, FILLERS, FLAGS, LAST_TIME, MARKERS, MESSAGES, NEWEST_TIME, TOTALS, new_tally
 from formats.native.walk import crc_name
 from formats.record import Record
-from formats.record.rows import BIT_FILLER, BIT_INNER_BATCH, BIT_MARKER, BIT_STALE, NO_MESSAGE, NOT_IN_QUEUE, NOT_LIVE
+from formats.record.rows import (
+    BIT_FILLER,
+    BIT_INNER_BATCH,
+    BIT_MARKER,
+    BIT_STALE,
+    NO_MESSAGE,
+    NOT_IN_QUEUE,
+    NOT_LIVE,
+    STAND_IN,
+)
 from recover.log.file_scan import FileScan, Gap, ProgressCallback
 from recover.log.generations import mark_jumps, mark_stale, mark_superseded
 from recover.log.judge import Claim, most_claimed
 from recover.log.split_scan import SPLIT_SIZE, OpenError, merge_queues, scan_files, splits_of
-from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Item, Result, Rows, Split, spread, within
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Foresight, Item, Result, Rows, Split, ask, spread, within
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.memo import Stamp, stamp_of
 from recover.store.store import Store
@@ -159,6 +170,31 @@ class LogView(Struct):
         wanted = np.zeros(len(self.queues), dtype=bool)
         wanted[[*numbers]] = True
         return (split for split in self.splits() if not split.lacks(wanted))
+
+    def rows_of(self, numbers: Collection[int], since: int = 0) -> Iterator[Rows]:
+        """Yield the rows of these queues, split by split, that are neither stale nor stand-ins and were stored at
+        `since` (ms) or later. No other row comes from elsewhere."""
+        for is_here, splits in groupby(self.splits_of(numbers), lambda split: split.is_here):
+            while some := [*islice(splits, 1 if is_here else _ASKED_AT_ONCE)]:
+                own = [split.numbering(len(self.queues)) for split in some]
+                asked = [(split, partial(_rows_of, np.flatnonzero(np.isin(each, [*numbers])), since))
+                         for split, each in zip(some, own, strict=True)]
+                for numbering, rows in zip(own, ask(asked), strict=True):
+                    rows["queue"] = numbering[rows["queue"]]
+                    yield rows
+
+    def holds(self, offsets: Rows, sizes: Rows) -> Rows:
+        """For each place, whether a record of this size that is not stale starts there, or a stand-in covers it (bool
+        array)."""
+        found, order = np.zeros(offsets.size, dtype=bool), np.argsort(offsets, kind="stable")
+        splits = [split for split in self.splits() if split.size]
+        edges = np.searchsorted(offsets[order], [(split.first, split.end) for split in splits]).reshape(-1, 2)
+        asked = [(split, order[first:stop]) for split, (first, stop) in zip(splits, edges.tolist(), strict=True)
+                 if first < stop]
+        answers = ask([(split, partial(_holds, offsets[own], sizes[own])) for split, own in asked])
+        for (_, own), answer in zip(asked, answers, strict=True):
+            found[own] |= answer
+        return found
 
     def spread(
         self, function: Callable[[Item], Result], items: Sequence[Item], sizes: Sequence[int]
@@ -377,6 +413,26 @@ def dead_ranges(scan: FileScan, *, stale: bool = True) -> list[Gap]:
     return merged
 
 
+_ASKED_AT_ONCE = 512
+
+
+def _rows_of(numbers: Rows, since: int, split: Split) -> Rows:
+    rows = split.records
+    return rows[np.isin(rows["queue"], numbers) & (rows["store_timestamp"] >= since)
+                & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
+
+
+def _holds(offsets: Rows, sizes: Rows, split: Split) -> Rows:
+    rows = split.records[(split.records["bits"] & BIT_STALE) == 0]
+    if not rows.size:
+        return np.zeros(offsets.size, dtype=bool)
+    at = np.searchsorted(rows["phy_offset"], offsets, side="right") - 1
+    before = rows[np.maximum(at, 0)]
+    same = (before["phy_offset"] == offsets) & (before["size"] == sizes)
+    stands_in = ((before["bits"] & STAND_IN) != 0) & (offsets < before["phy_offset"] + before["size"])
+    return np.asarray((at >= 0) & (same | stands_in))
+
+
 def _damage_of(scan: FileScan, gap: Gap, stop: int) -> Damage:
     at = gap.start - scan.mapped_file.file_from_offset
     unread = any(failure.offset <= at < failure.offset + failure.wanted for failure in scan.unreadable)
@@ -400,12 +456,14 @@ class Engine(Protocol):
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
         open_error: OpenError | None = None, with_keys: bool = True,
+        foresight: Callable[[], Foresight] | None = None,
     ) -> LogView:
         """Scan every file; at most `memory` bytes of columns stay in memory.
 
         A file that cannot be opened is passed to `open_error` and counts as missing; without a callback the `OSError`
         is raised. `progress(bytes, records)` is called with the increments since the last call. `with_keys=False`:
-        hashes and tags codes may be left out, as only the log is checked; the log's `has_keys` tells.
+        hashes and tags codes may be left out, as only the log is checked; the log's `has_keys` tells. `foresight` is
+        called for what to ask of splits whose rows will not be here.
         """
 
     def producer(self, store: Store, log: LogView) -> Any:
@@ -430,7 +488,8 @@ class LocalEngine(Struct, frozen=True):
     threads: int = 1
 
     def scan_log(
-        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, with_keys: bool = True, **how: Any,
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, with_keys: bool = True, foresight: object = None,
+        **how: Any,
     ) -> LogView:
         """See `Engine`; `how` as for `scan_files`."""
         share = sum(mapped_file.length for mapped_file in queue.files) // (_SPLITS_A_THREAD * self.threads)

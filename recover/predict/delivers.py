@@ -33,7 +33,6 @@ from formats.properties import OFFSET_DIGITS, QUEUE_ID_DIGITS, TIME_DIGITS, is_n
 from formats.record import SERVICE_TOPICS, TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
 from formats.record.layout import HEAD
 from formats.record.message import RETRY_PREFIX, TOPIC_TIMER
-from formats.record.rows import BIT_STALE, STAND_IN
 from recover.broker import versions
 from recover.broker.settings import BrokerSettings, delay_of
 from recover.findings.code import N_, Severity
@@ -210,10 +209,7 @@ class Books:
             heads, since = heads | sought.heads, min(since, sought.since)
         numbers = [number for number, (name, _) in enumerate(self.log.queues) if topic_text(name) == topic]
         copies: dict[Identity, int] = {}
-        for split in self.log.splits_of(numbers) if numbers else ():
-            rows = split.records
-            rows = rows[np.isin(rows["queue"], numbers) & (rows["store_timestamp"] >= since)
-                        & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]
+        for rows in self.log.rows_of(numbers, since):
             for phy_offset, size in zip(rows["phy_offset"].tolist(), rows["size"].tolist(), strict=True):
                 record = reader.find(phy_offset, size) if _head_at(reader, phy_offset) in heads else None
                 if record is not None:
@@ -454,9 +450,8 @@ def _timers_in(
     found: dict[Identity, tuple[_Held, int]] = {}
     recalls: dict[tuple[str, int], tuple[_Held, int]] = {}
     last: tuple[_Held, int] | None = None
-    for split in books.log.splits_of(numbers) if numbers else ():
-        rows = split.records
-        for row in rows[np.isin(rows["queue"], numbers) & ((rows["bits"] & (BIT_STALE | STAND_IN)) == 0)]:
+    for rows in books.log.rows_of(numbers):
+        for row in rows:
             held, size = books.held(reader, int(row["phy_offset"]), int(row["size"])), int(row["size"])
             if held is None:
                 continue

@@ -19,7 +19,7 @@ from formats.record.message import RETRY_PREFIX, SYSTEM_PREFIX
 from formats.record.rows import BIT_DELAY, BIT_LMQ, NOT_IN_QUEUE, STAND_IN
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.broker import versions
-from recover.broker.record_check import Checked, CheckRules
+from recover.broker.record_check import Checked, CheckRules, ReadAt
 from recover.broker.recovery import DispatchTarget, FileWalk, LogSource, end_of, max_offset, written
 from recover.broker.settings import BrokerSettings, delay_of, deliver_time
 from recover.check.log import odd_log_name
@@ -204,10 +204,22 @@ class BrokerLog(LogSource):
 
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes at physical `offset`, fewer at the end of its file."""
-        index = self.index_of(offset)
-        if index is None:
-            return b""
-        return bytes(self.read_at(index)(offset - self.files[index].file_from_offset, length))
+        return self.reads()(offset, length)
+
+    def reads(self) -> Callable[[int, int], bytes]:
+        """Return `read` for one thread that asks in order: what it reads ahead of one record has the next ones."""
+        current: tuple[int, ReadAt] | None = None
+
+        def read(offset: int, length: int) -> bytes:
+            nonlocal current
+            index = self.index_of(offset)
+            if index is None:
+                return b""
+            if current is None or current[0] != index:
+                current = index, self.read_at(index)
+            return bytes(current[1](offset - self.files[index].file_from_offset, length))
+
+        return read
 
     def scan_of(self, mapped_file: MappedFile) -> FileScan | None:
         """The scan of a log file, None if it was not scanned."""

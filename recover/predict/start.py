@@ -340,7 +340,7 @@ class _Start:
         self.rules = CheckRules.of(settings)
         self.rules_later = CheckRules.of(settings, recovering=False)
         self.dispatcher = Dispatcher(
-            self.states, log.view.queues, settings, queue_file_size(store, settings), log.read, self.topics.batch
+            self.states, log.view.queues, settings, queue_file_size(store, settings), log.reads(), self.topics.batch
         )
         self.dispatcher.delays = self.rules.delays
 

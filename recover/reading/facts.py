@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from formats.checkpoint import Checkpoint
 from recover.broker.settings import DEFAULT_LEVELS, KNOWN, DelayTable, java_integer, parse_levels
+from recover.derived.index_check import stretches_of
 from recover.derived.index_files import index_ends
 from recover.findings.code import Refusal
 from recover.log.file_scan import ProgressCallback
@@ -16,7 +17,7 @@ from recover.log.files import live_copies, place_misnamed_files
 from recover.log.scan import Engine, KnownLog, LocalEngine, LogView
 from recover.reading.further import Further
 from recover.reading.placed import Search
-from recover.store.columns import DEFAULT_MEMORY
+from recover.store.columns import DEFAULT_MEMORY, Foresight
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.store import COMMITLOG, CONSUMEQUEUE, Store
@@ -119,14 +120,18 @@ class Facts(Struct, frozen=True, eq=False, dict=True):
             return known.log
         return options.engine.scan_log(
             self.queue, memory=options.memory, progress=options.progress, open_error=self._refuse,
-            with_keys=self.with_keys,
+            with_keys=self.with_keys, foresight=self._stretches,
         )
 
     def scanned_by_names(self) -> LogView:
         """Scan the log with each file at the offset of its name, as brokers find it."""
         return self.options.engine.scan_log(
             self.store.commitlog, memory=self.options.memory, open_error=self._refuse, with_keys=self.with_keys,
+            foresight=self._stretches,
         )
+
+    def _stretches(self) -> Foresight:
+        return stretches_of(self.store, self.queue.min_offset)
 
     def _refuse(self, mapped_file: MappedFile, error: OSError) -> None:
         raise Refusal(

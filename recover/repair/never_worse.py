@@ -341,15 +341,17 @@ def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, no
         return
     changed = now[~now["known"] | ~np.isin(_hashed(now), _hashed(was))]
     changed = changed[np.isin(changed["queue"], doubtful["queue"])]
-    digests = {(queue, offset, _digest(after, phy_offset, size))
+    read_before, read_after = before.reads(), after.reads()
+    digests = {(queue, offset, _digest(read_after(phy_offset, size)))
                for queue, offset, _, phy_offset, size, *_ in changed.tolist()}
     anywhere = {(queue, digest) for queue, _, digest in digests}
     for queue, offset, own, phy_offset, size, *_ in doubtful.tolist():
-        digest = _digest(before, phy_offset, size)
+        content = read_before(phy_offset, size)
+        digest = _digest(content)
         if (queue, offset, digest) in digests or (offset != own and (queue, digest) in anywhere):
             continue
         topic, queue_id = keys[queue]
-        record = decode(before.read(phy_offset, size), check_crc=False)
+        record = decode(content, check_crc=False)
         if _repeats(after, now, queue, own, record) or (offset != own and _repeats(before, was, queue, own, record)):
             continue
         if not topic.startswith(LMQ_PREFIX) or (topic, offset) in props.multi_dispatch(record.property_map()):
@@ -385,8 +387,9 @@ def _repeats(log: BrokerLog, delivered: Rows, queue: int, own: int, record: Reco
     ]
     for phy_offset, size in holders[["phy_offset", "size"]].tolist():
         if phy_offset < record.phy_offset:
-            newer = decode(log.read(phy_offset, size), check_crc=False).store_timestamp > record.store_timestamp
-            if newer or _digest(log, phy_offset, size) == _digest(log, record.phy_offset, record.total_size):
+            content = log.read(phy_offset, size)
+            newer = decode(content, check_crc=False).store_timestamp > record.store_timestamp
+            if newer or _digest(content) == _digest(log.read(record.phy_offset, record.total_size)):
                 return True
     return False
 
@@ -455,6 +458,6 @@ def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row
     return taken
 
 
-def _digest(log: BrokerLog, phy_offset: int, size: int) -> bytes:
+def _digest(content: bytes) -> bytes:
     """A digest of a record without its own position, which changes when the record is moved."""
-    return hashlib.blake2b(without_own_offset(log.read(phy_offset, size)), digest_size=16).digest()
+    return hashlib.blake2b(without_own_offset(content), digest_size=16).digest()

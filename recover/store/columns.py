@@ -73,12 +73,22 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return np.concatenate([np.empty(0, dtype=np.uint8), *(part.view(np.uint8) for part in parts)]).view(RECORD)
 
 
+class Wanted(Struct, frozen=True):
+    """The index units that the rows of a split make under one rule: how many, of how many records, and the phy offsets
+    of the first and the last of these (0 without one)."""
+
+    units: int
+    records: int
+    first: int
+    last: int
+
+
 class Summary(Struct, frozen=True):
     """The facts of a split that are available without its rows: number of rows, phy offsets of the first and last, end
-    of the last; bytes of all of them (`held`); number of hashes, and of index units without those of tags and with
-    them; store timestamps (ms) of the first row, the earliest, and the last three; and the
-    `formats.native.rows.tally_rows` counts, by the split's own queues. No row of such a split has a bit of
-    NOT_IN_QUEUE: setting one requires the rows.
+    of the last; bytes of all of them (`held`); number of hashes; index units without those of tags, and with them;
+    store timestamps (ms) of the first row, the earliest, and the last three; and the
+    `formats.native.rows.tally_rows` counts, by the split's own queues. `foreseen`: the answer to what was asked with
+    the scan. No row of such a split has a bit of NOT_IN_QUEUE: setting one requires the rows.
     """
 
     size: int
@@ -87,12 +97,20 @@ class Summary(Struct, frozen=True):
     end: int
     held: int
     hashes: int
-    keys: tuple[int, int]
+    wanted: tuple[Wanted, Wanted]
     first_time: int
     earliest: int
     last_times: tuple[int, ...]
     queues: Rows
     totals: Rows
+    foreseen: Any = None
+
+
+class Foresight(Protocol):
+    """What will be asked of the splits of a log, known before its scan."""
+
+    def within(self, start: int, stop: int) -> Callable[[Split], Any] | None:
+        """Return the question to a split of records between these phy offsets, which can be pickled; None for none."""
 
 
 Item = TypeVar("Item")
@@ -203,7 +221,10 @@ class Split:
 
     def key_counts(self) -> tuple[int, int]:
         """Return how many index units the rows make, without those of tags and with them."""
-        return native.key_counts(self.records) if self.summary is None else self.summary.keys
+        if self.summary is None:
+            return native.key_counts(self.records)
+        keys, every = self.summary.wanted
+        return keys.units, every.units
 
     def tally(self, seed: int, queues: Rows, totals: Rows) -> None:
         """Add the rows to a tally and its totals as `tally_rows` does; `seed` is that of unit sums."""

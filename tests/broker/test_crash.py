@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import pytest
 from fixtures.lab.kinds import step
 from fixtures.lab.lab import SMALL_FILES
 from fixtures.lab.toolchain import VERSIONS
-from fixtures.lab.whole import WholeBroker
+from fixtures.lab.whole import NAME, WholeBroker
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 
@@ -57,11 +55,13 @@ def test_no_acknowledged_message_outside_the_window_is_missing(
     with WholeBroker(version, root, conf, kill=True, environment=synced) as broker:
         broker.act([step("topic", "Orders", 2), step("send", "Orders", 300), step("sleep", 11_000)])
         before = written(root)
-        sender = threading.Thread(target=_send, args=(broker,))
-        sender.start()
+        sender = _sending(broker, tmp_path)
         while written(root) < before + AT_ONCE:
+            assert sender.poll() is None, "the sender ended"
             time.sleep(0.02)
-    sender.join()
+    # it would go on asking for the broker that is gone
+    sender.kill()
+    sender.wait()
     stated = [word for key, value in SETTINGS[name].items() for word in ("--set", f"{key}={str(value).lower()}"
               if isinstance(value, bool) else f"{key}={value}")]
     said = mqtool("predict", root, "--broker", version, *stated, "--json").document
@@ -88,7 +88,9 @@ def written(root: Path) -> int:
     return sum(len(path.read_bytes().rstrip(b"\0")) for path in (root / "commitlog").iterdir())
 
 
-def _send(broker: WholeBroker) -> None:
-    """Send until the broker is killed."""
-    with suppress(RuntimeError, subprocess.TimeoutExpired):
-        broker.act([step("send", "Orders", 20_000)], timeout=40)
+def _sending(broker: WholeBroker, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a client that sends until it is killed."""
+    asked = folder / "request"
+    asked.write_text("\n".join((broker.address, broker.broker_address, NAME, step("send", "Orders", 20_000))) + "\n")
+    return subprocess.Popen(broker.java("Clients", asked, folder / "report"), cwd=folder, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL)

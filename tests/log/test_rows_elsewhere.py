@@ -8,9 +8,8 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from fixtures.damage import RECIPES, damage
 from fixtures.synth import synth_store
@@ -28,7 +27,7 @@ from recover.log.split_scan import scan_files, splits_of
 from recover.look.store import default_broker
 from recover.reading.facts import ScanOptions
 from recover.repair.recover import RecoverOptions, plan_recover
-from recover.store.columns import ColumnStore, Split
+from recover.store.columns import ColumnStore, Foresight, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from tests.support.analysed import opened
 from tests.support.sampling import few, sampled
@@ -43,26 +42,31 @@ class Elsewhere(Struct):
     """An engine that keeps the rows of splits of so many bytes, and hands out what it is asked for.
 
     `brought` are the first phy offsets of the splits whose rows it had to hand out, `answered` how many rows it
-    answered questions with, `rounds` how often it was asked some.
+    answered questions with, `rounds` how often it was asked some. `foresees`: the scan answers what will be asked.
     """
 
     size: int = 7_001
+    foresees: bool = True
     brought: list[int] = []
     answered: int = 0
     rounds: int = 0
     kept: list[Split] = []
 
-    def scan_log(self, queue: MappedFileQueue, **how: Any) -> LogView:
+    def scan_log(
+        self, queue: MappedFileQueue, foresight: Callable[[], Foresight] | None = None, **how: Any,
+    ) -> LogView:
+        foreseen = foresight() if foresight is not None and self.foresees else None
         scans = scan_files([splits_of(file, queue.file_size, self.size) for file in queue.files], 1)
         for scan in scans:
-            scan.splits = [self._away(split, len(scan.queues)) for split in scan.splits]
+            scan.splits = [self._away(split, len(scan.queues), foreseen) for split in scan.splits]
         return assemble(queue, scans)
 
     def producer(self, *_: object) -> None:
         """Build nothing elsewhere."""
 
-    def _away(self, split: Split, queues: int) -> Split:
-        summary = summary_of([split], queues, SEED)
+    def _away(self, split: Split, queues: int, foreseen: Foresight | None) -> Split:
+        question = None if foreseen is None else foreseen.within(split.first, split.end)
+        summary = pickle.loads(pickle.dumps(summary_of(split, queues, SEED, question)))
         if summary is None:
             return split
         self.kept.append(split)
@@ -150,6 +154,15 @@ def test_rows_come_of_damage_and_of_what_differs_alone(
     assert engine.answered <= positions
 
 
+@few("name", ["clean-5.3.3", "killed-5.5.0"], quick=1)
+def test_what_timer_entries_name_is_looked_up_where_the_rows_are(name: str, tmp_path: Path) -> None:
+    root, engine = real_store(name, tmp_path), Elsewhere(1 << 16)
+    timers = [found for found in engine.scan_log(opened(root).commitlog).queues if found[0] == b"rmq_sys_wheel_timer"]
+    assert timers and (root / "timerlog").is_dir()
+    assert said(root, engine) == said(root)
+    assert not engine.brought
+
+
 def test_the_release_is_told_by_who_has_the_rows_and_the_log_is_not_read_again(large: Path) -> None:
     store, wide = opened(large), list[str]()
 
@@ -185,13 +198,20 @@ def with_index_files(root: Path, count: int) -> Path:
 def test_many_index_files_are_asked_about_in_as_many_rounds_as_few(tmp_path: Path) -> None:
     rounds = {}
     for count in (8, 80, 600):
-        engine = Elsewhere(1 << 14)
+        engine = Elsewhere(1 << 14, foresees=False)
         root = with_index_files(tmp_path / str(count), count)
         assert said(root, engine) == said(root)
         assert not engine.brought
         rounds[count] = engine.rounds
     assert 0 < rounds[80] == rounds[8]
     assert rounds[600] == 2 * rounds[8], "512 files at a time"
+
+
+@few("count", [8, 80, 600], quick=(1,))
+def test_a_scan_adds_up_what_sound_index_files_hold_and_nothing_is_asked_afterwards(count: int, tmp_path: Path) -> None:
+    root, engine = with_index_files(tmp_path / "s", count), Elsewhere(1 << 14)
+    assert said(root, engine) == said(root)
+    assert not engine.rounds and not engine.brought
 
 
 @few("recipe", [
@@ -211,7 +231,7 @@ def test_a_split_of_one_scan_is_not_one_of_another_scan_that_has_its_number(tmp_
     holders, logs = [], []
     for rows in (whole, half):
         holder = RowsElsewhere(cast(Job, None), ColumnStore(0), Views(0))
-        summary = summary_of([rows], 64, SEED)
+        summary = summary_of(rows, 64, SEED)
         assert summary is not None
         scan = FileScan(MappedFile(root, 0, 1 << 20), 1 << 20)
         scan.splits, scan.queues = [holder.split(0, summary, 0)], [(b"t", number) for number in range(64)]
@@ -222,23 +242,18 @@ def test_a_split_of_one_scan_is_not_one_of_another_scan_that_has_its_number(tmp_
     assert not kept and [number for number, _ in here] == [0]
 
 
-def test_the_parts_of_a_split_sum_up_to_the_whole_and_another_row_or_queue_is_another_digest(tmp_path: Path) -> None:
+def test_another_row_hash_or_queue_is_another_digest(tmp_path: Path) -> None:
     root = synth_store(tmp_path / "s", messages=600, mapped_file_size=1 << 20).root
     log = LocalEngine().scan_log(opened(root).commitlog)
     (whole,) = log.splits()
-    middle = int(whole.records["hashes"][:300].sum())
-    parts = [Split(whole.records[:300], whole.hashes[:middle]), Split(whole.records[:0], whole.hashes[:0]),
-             Split(whole.records[300:], whole.hashes[middle:])]
-    first, second = (structs.asdict(summary_of(some, len(log.queues), SEED)) for some in ([whole], parts))
-    assert all(np.array_equal(value, second[name]) for name, value in first.items())
-    digest = digest_of([whole], log.queues)
+    digest = digest_of(whole, log.queues)
     whole.records["tags_code"][7] ^= 1
-    assert digest_of([whole], log.queues) != digest
+    assert digest_of(whole, log.queues) != digest
     whole.records["tags_code"][7] ^= 1
     whole.hashes[7] ^= 1
-    assert digest_of([whole], log.queues) != digest
+    assert digest_of(whole, log.queues) != digest
     whole.hashes[7] ^= 1
-    assert digest_of([whole], log.queues[::-1]) != digest == digest_of([whole], log.queues)
+    assert digest_of(whole, log.queues[::-1]) != digest == digest_of(whole, log.queues)
 
 
 def test_a_task_with_the_driver_s_mounts_records_no_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,15 @@ def _put_keys(dice: random.Random) -> list[Any]:
             take, dice.randrange(1, room + 2), state]
 
 
+def _sum_keys(dice: random.Random) -> list[Any]:
+    rows = rows_of(dice)
+    state = np.zeros(12, np.int64)
+    state[0], state[5] = dice.randrange(5), dice.choice((0, 1_599_999_990_000))
+    take = array(dice, np.uint8, dice.choice((1, max(rows.size, 1))), 0, 3)
+    return [rows, hashes_of(dice, rows), take, dice.randrange(70), dice.choice((-1, 0, 77)),
+            dice.randrange(-(1 << 63), 1 << 63), state]
+
+
 def _wanted(dice: random.Random) -> list[Any]:
     rows = rows_of(dice)
     take = array(dice, np.uint8, dice.choice((1, max(rows.size, 1))), 0, 3)
@@ -121,6 +130,6 @@ INPUTS: dict[str, Inputs] = {
     "unit_sum": lambda dice: [array(dice, np.uint8, dice.randrange(90), 0, 256), dice.randrange(1 << 40),
                               dice.randrange(1 << 63)],
     "check_chains": _chains,
-    "put_keys": _put_keys, "count_wanted": _wanted, "follow_units": _follow,
+    "put_keys": _put_keys, "sum_keys": _sum_keys, "count_wanted": _wanted, "follow_units": _follow,
     "bits_that_change": _bits, "fill_slots": _fill,
 }
