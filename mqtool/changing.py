@@ -6,10 +6,10 @@ import datetime
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec import Struct, structs, to_builtins
@@ -225,17 +225,110 @@ def copy_with_progress(
 # --- the sequence --------------------------------------------------------------------------------
 
 
-class _Planned(Struct, frozen=True):
-    """A plan and what it was made from: the store, the verify before it, and the `stamps` of the log's files then."""
+class Planned(Struct, frozen=True):
+    """A plan, and what it was made from."""
+
+    plan: Plan
+
+
+P = TypeVar("P", bound=Planned)
+
+
+class Changing(Struct, Generic[P]):
+    """One run of a changing command, in the order that all of them keep: plan, show, say who writes and what room that
+    needs, ask once, apply, conclude. What is changed is said by a subclass: a store, a copy of it, the folder of a
+    client."""
+
+    out: Printer
+
+    @property
+    def root(self) -> Path:
+        raise NotImplementedError
+
+    @property
+    def consent(self) -> UndoChoice:
+        raise NotImplementedError
+
+    @property
+    def copy(self) -> Path | None:
+        """The folder of the copy that is changed in place of `root`."""
+        return None
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Absolute paths of the parts that the user named; a store beside a broker is planned for elsewhere."""
+        return ()
+
+    @property
+    def question(self) -> str:
+        return N_("Make a recovered copy in {place}?") if self.copy else N_("Change {place} as shown?")
+
+    def planned(self) -> P:
+        """Check what can be checked before any long work, and plan; the plan is in the document."""
+        raise NotImplementedError
+
+    def nothing_to_do(self, planned: P) -> int:
+        raise NotImplementedError
+
+    def only_planned(self, planned: P) -> int:
+        raise NotImplementedError
+
+    @contextmanager
+    def tree(self, planned: P) -> Iterator[tuple[Path, P]]:
+        """Where the plan is carried out, and the plan for that place."""
+        yield self.root, planned
+
+    def concluded(self, planned: P) -> int:
+        raise NotImplementedError
+
+    def run(self) -> int:
+        """Plan, then continue as far as the user wants; return the exit code."""
+        out, consent, copy = self.out, self.consent, self.copy
+        out.answer(applied=False, journal=None)  # also where it is refused before there is a plan
+        planned = self.planned()
+        if not planned.plan.steps and copy is None:
+            return self.nothing_to_do(planned)
+        show_plan(out, planned.plan)
+        if copy is None:
+            self._show_place(planned.plan)
+        if consent.dry_run:
+            return self.only_planned(planned)
+        ask(_(self.question).format(place=clean(copy or self.root)), yes=consent.yes)
+        with self.tree(planned) as (root, planned), step_by_step(out, "applying") as how:
+            applied = apply_plan(root, planned.plan, parts=self.folders if copy is None else (),
+                                 as_root=consent.as_root and copy is None, journal=consent.journal, **how)
+        say_undo_data(out, applied)
+        out.answer(applied=applied is not None, journal=applied and applied.journal)
+        return self.concluded(planned)
+
+    def _show_place(self, plan: Plan) -> None:
+        """Say who would write there, and what room that needs. `Refusal` (8) if it would fail now; a dry run only says
+        so."""
+        out, consent, root, folders = self.out, self.consent, self.root, self.folders
+        Places(root, folders).check_plan(plan)
+        try:
+            beside = [] if consent.journal is None else [consent.journal]
+            with acting(root, folders, as_root=consent.as_root, beside=beside) as owner:
+                say_owner(out, owner)
+                check_changeable(root.absolute(), (), beside=consent.journal)
+                show_room(out, root, plan, consent.journal)
+        except Refusal as refusal:
+            if not consent.dry_run:
+                raise
+            out.say(_("this plan would be refused now: {reason}").format(
+                reason=f"{retold(refusal.message)}. {retold(refusal.remedy)}"))
+
+
+class _OfStore(Planned, frozen=True):
+    """The plan of a store: the store, the verify before it, and the `stamps` of the log's files then."""
 
     store: Store
-    plan: Plan
     made: RecoverPlan
     asked: Asked
     stamps: Stamps
 
 
-class Change(Struct):
+class Change(Changing[_OfStore]):
     """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
 
     The plan is refused if brokers alone would deliver more messages, up to `max_loss` (None: any number).
@@ -243,8 +336,8 @@ class Change(Struct):
     does not move records, so displaced ones count as damage. `further`: logs that may hold what the store's lost.
     """
 
-    out: Printer
     choice: ChangeChoice
+    planner: Planner
     output: Path | None = None
     include_deleted: bool = False
     max_loss: int | None = 0
@@ -252,21 +345,21 @@ class Change(Struct):
     in_place: bool = False
     further: Further = Further()
 
-    def run(self, planner: Planner) -> int:
-        """Plan, then continue as far as the user wants; return the exit code."""
-        out, output = self.out, self.output
-        out.answer(applied=False, journal=None)  # also where it is refused before there is a plan
-        planned = self._planned(self._opened(), planner)
-        if not planned.plan.steps and output is None:
-            return self._nothing_to_do(planned)
-        show_plan(out, planned.plan)
-        if output is None:
-            self._show_place(planned)
-        if self.choice.consent.dry_run:
-            return self._only_planned(planned)
-        question = N_("Make a recovered copy in {place}?") if output else N_("Change {place} as shown?")
-        ask(_(question).format(place=clean(output or self.choice.store.root)), yes=self.choice.consent.yes)
-        return self._carried_out(planned)
+    @property
+    def root(self) -> Path:
+        return self.choice.store.root
+
+    @property
+    def consent(self) -> UndoChoice:
+        return self.choice.consent
+
+    @property
+    def copy(self) -> Path | None:
+        return self.output
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return self.choice.store.options().folders
 
     def _opened(self) -> Store:
         """The store to plan for: as it is now if a broker writes to it. `Refusal` if nothing that a plan needs can be
@@ -286,20 +379,21 @@ class Change(Struct):
             refuse_if_unfinished(root, choice.store.parts)
         return settled(store) if beside_broker else store
 
-    def _planned(self, store: Store, planner: Planner) -> _Planned:
+    def planned(self) -> _OfStore:
         """Verify the store, and plan; what is planned is in the document."""
+        store = self._opened()
         seen = current_stamps(store) if store.settled_at is None else None
         stamps = stamps_of(store.commitlog)
         with kept_open():
             try:
-                made, asked = self._made(store, planner)
+                made, asked = self._made(store)
             except (Refusal, OSError):
                 # what another run changes meanwhile can look like any damage
                 refuse_if_changed(self.choice.store.root, seen or {})
                 raise
-            return _Planned(store, self._stated(store, made, seen), made, asked, stamps)
+            return _OfStore(self._stated(store, made, seen), store, made, asked, stamps)
 
-    def _nothing_to_do(self, planned: _Planned) -> int:
+    def nothing_to_do(self, planned: _OfStore) -> int:
         out, made = self.out, planned.made
         code, document = made.before.exit_code, made.before.json()
         out.answer(verify={**document, "exit_code": code})
@@ -311,29 +405,7 @@ class Change(Struct):
                                          start=may_start(made.before, planned.asked()[0]))))
         return code
 
-    def _show_place(self, planned: _Planned) -> None:
-        """Say who would write in the store, and what room that needs. `Refusal` (8) if it would fail now; a dry run
-        only says so."""
-        out, consent, root, folders = self.out, self.choice.consent, self.choice.store.root, self._folders
-        Places(root, folders).check_plan(planned.plan)
-        try:
-            beside = [] if consent.journal is None else [consent.journal]
-            with acting(root, folders, as_root=consent.as_root, beside=beside) as owner:
-                say_owner(out, owner)
-                check_changeable(root.absolute(), (), beside=consent.journal)
-                show_room(out, root, planned.plan, consent.journal)
-        except Refusal as refusal:
-            if not consent.dry_run:
-                raise
-            out.say(_("this plan would be refused now: {reason}").format(
-                reason=f"{retold(refusal.message)}. {retold(refusal.remedy)}"))
-
-    @property
-    def _folders(self) -> tuple[str, ...]:
-        """Absolute paths of the parts that the user named; a store beside a broker is planned for elsewhere."""
-        return self.choice.store.options().folders
-
-    def _only_planned(self, planned: _Planned) -> int:
+    def only_planned(self, planned: _OfStore) -> int:
         out, made = self.out, planned.made
         code = made.before.exit_code
         out.summary(_("Dry run, nothing was written: {steps} planned, {losses}").format(
@@ -342,32 +414,33 @@ class Change(Struct):
                                          mendable=made.mendable_messages)))
         return code
 
-    def _carried_out(self, planned: _Planned) -> int:
-        """Change the store, or a copy of it, and verify the result."""
-        out, consent, output = self.out, self.choice.consent, self.output
-        store, plan, settings = planned.store, planned.plan, planned.asked()[0]
-        with new_folder(output) if output is not None else nullcontext() as tree:
-            if tree is not None:
-                store, plan = self._copied(store, plan, tree.path)
-                tree.stays = True  # for resume
-            with step_by_step(out, "applying") as how:
-                applied = apply_plan(store.root, plan, parts=[] if output else self._folders,
-                                     as_root=consent.as_root and output is None, journal=consent.journal, **how)
-        say_undo_data(out, applied)
-        out.answer(applied=applied is not None, journal=applied and applied.journal)
+    @contextmanager
+    def tree(self, planned: _OfStore) -> Iterator[tuple[Path, _OfStore]]:
+        if self.output is None:
+            yield planned.store.root, planned
+            return
+        with new_folder(self.output) as made:
+            store, plan = self._copied(planned.store, planned.plan, made.path)
+            made.stays = True  # for resume
+            yield store.root, structs.replace(planned, store=store, plan=plan)
+
+    def concluded(self, planned: _OfStore) -> int:
+        """Verify the result."""
+        plan, settings = planned.plan, planned.asked()[0]
         done = _("{steps} done, {losses}").format(
             steps=count(len(plan.steps), "step"),
             losses=losses(planned.made, N_("undo and --mend-bits would restore")))
         return conclude(
-            out, store, self.choice.engine, plan, done, corrected=bool(plan.steps), undo=output is None,
-            settings=settings, known=KnownLog(planned.made.before.analysis.log, planned.stamps),
+            self.out, planned.store, self.choice.engine, plan, done, corrected=bool(plan.steps),
+            undo=self.output is None, settings=settings,
+            known=KnownLog(planned.made.before.analysis.log, planned.stamps),
             after_verify=None if self.after_verify is None else partial(self.after_verify, settings),
         )
 
-    def _made(self, store: Store, planner: Planner) -> tuple[RecoverPlan, Asked]:
+    def _made(self, store: Store) -> tuple[RecoverPlan, Asked]:
         """Verify once and plan from that; return the plan, and the settings that a planner may ask for. A refusal
         carries the bits of the findings; a usage error carries none."""
-        out = self.out
+        out, planner = self.out, self.planner
         with self.choice.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
             before = verify(store, structs.replace(scan, in_place=self.in_place, further=self.further))
             out.found(before.findings)

@@ -381,14 +381,8 @@ class Command:
         """Run with one value for each option; return the exit code. The context's object is the printer."""
         out, name = cast("Printer", ctx.obj), str(ctx.info_name)
         output = OutputOptions(**_gathered(_fields(OutputOptions), values, []))
-        if self._beside_store and not _is_place(values["store"]):
-            beside = values[self._beside_store]
-            if not beside or _is_place(beside):
-                values = {**values, "store": beside, self._beside_store: values["store"]}
-        # a recover may make a store of other sources alone
-        if self._has_store and not values["store"] and not (values.get("sources") and values.get("output")):
-            out.command, out.options = name, output
-            values = {**values, "store": _store_of_conf(values)}
+        out.command, out.options = name, output  # for a refusal before the answer begins
+        values = self._with_store(values)
         groups: list[Struct] = []
         arguments = _gathered(self._takes, values, groups)
         store = None if values.get("store") is None else str(values["store"])
@@ -408,6 +402,25 @@ class Command:
                 if group.estimate:
                     return out.end(group.say_estimate(out, name, groups))
         return out.end(self._function(out, **arguments))
+
+    def _with_store(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The values with the store that they mean: in the place of the argument beside it, or in the broker's
+        configuration; a usage error (16) if none is named."""
+        if self._beside_store and not _is_place(values["store"]):
+            beside = values[self._beside_store]
+            if not beside or _is_place(beside):
+                values = {**values, "store": beside, self._beside_store: values["store"]}
+        # a recover may make a store of other sources alone
+        if self._has_store and not values["store"] and not (values.get("sources") and values.get("output")):
+            values = {**values, "store": _store_of_conf(values)}
+        return values
+
+
+def refuse_first(checks: Iterable[tuple[object, str, str]]) -> None:
+    """Raise the usage error (16) of the first row that is true; a row: whether it is wrong, what is, and the remedy."""
+    for wrong, what, remedy in checks:
+        if wrong:
+            raise UsageRefusal(what, remedy)
 
 
 def new_outside_store(target: Path, root: Path, parts: list[Path]) -> None:

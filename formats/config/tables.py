@@ -270,7 +270,7 @@ CLIENT_OFFSETS = ConfigFile(
 
 def client_offsets(value: Json) -> tuple[list[tuple[str, str, int, int]], list[str]]:
     """Return (topic, broker name, queue, offset) of each message queue of an offsets.json, and the keys of members
-    that are no such queue or have no offset."""
+    that are not such a queue or have no offset."""
     table = value.get("offsetTable") if isinstance(value, dict) else None
     found: list[tuple[str, str, int, int]] = []
     odd: list[str] = []

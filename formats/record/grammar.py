@@ -184,7 +184,7 @@ EVERYTHING = "all before it"
 class Rule(Struct, frozen=True):
     """One rule. `where`: a field of the head or a part of the record. It has `values` (data), or a `test`.
 
-    A violated SERVICE rule is no damage: the message is intact, but cannot be delivered. `broker`: ALWAYS, NEVER, or
+    A violated SERVICE rule is not damage: the message is intact, but cannot be delivered. `broker`: ALWAYS, NEVER, or
     the behaviour (recover/broker/versions.py) with which a broker checks it. `covers`: the parts that a checksum
     covers; `checksum` locates it in a record.
     """

@@ -63,7 +63,7 @@ NOT_IN_QUEUE = NOT_LIVE | BIT_MISNUMBERED
 STAND_IN = BIT_FILLER | BIT_MARKER
 """Records that replace lost ones."""
 NO_MESSAGE = NOT_LIVE | STAND_IN
-"""Rows with any of these are no message that a consumer could receive."""
+"""Rows with any of these are not messages that a consumer could receive."""
 
 
 # --- The columns of one record, computed by the reference codec: the same as the compiled walk writes.

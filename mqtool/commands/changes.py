@@ -15,29 +15,26 @@ from mqtool.changing import (
     Asked,
     Change,
     ChangeChoice,
+    Changing,
+    Planned,
     ZoneChoice,
     ask,
     conclude,
     copy_with_progress,
     parse_loss,
-    say_owner,
-    say_undo_data,
-    show_room,
-    step_by_step,
 )
 from mqtool.commands.predict import LossChoice
 from mqtool.next_steps import Given, Step, client_step, next_steps, undo_step
-from mqtool.options import UndoChoice, command, flag, option
+from mqtool.options import UndoChoice, command, flag, option, refuse_first
 from mqtool.printer import Printer, facts, outside_store
-from mqtool.screens.verdict import delivers_line, plan_document, show_plan
+from mqtool.screens.verdict import delivers_line, plan_document
 from mqtool.text import clean, count, human_size
 from mqtool.words import N_, _, retold
 from recover.broker.settings import BrokerSettings
-from recover.change.carry_out import apply_plan, refuse_if_unfinished
+from recover.change.carry_out import refuse_if_unfinished
 from recover.change.copy_store import check_target, sources_of
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan
-from recover.change.owner import acting
 from recover.change.preconditions import seal
 from recover.check.report import VerifyReport
 from recover.findings.code import UsageRefusal
@@ -133,7 +130,7 @@ def recover(
     folder = client_folder(change.store.root) if change.store.store and not is_remote(change.store.store) else None
     if folder is not None:
         _check_client(folder, change, how, loss)
-        return _of_client(out, change.consent, folder)
+        return _OfClient(out, change.consent, folder).run()
     _check(how, loss, dry_run=change.consent.dry_run)
     output = how.output
     if not change.store.store and output is not None:
@@ -152,8 +149,8 @@ def recover(
     if told := _size_of(change, sources):
         recovery.size_of = told.name
         change = structs.replace(change, store=structs.replace(change.store, mapped_file_size=told.told_file_size))
-    return Change(out, change, output, how.include_deleted, options.max_loss, recovery.show_start,
-                  in_place=options.policy == "broker", further=further).run(recovery.plan)
+    return Change(out, change, recovery.plan, output, how.include_deleted, options.max_loss, recovery.show_start,
+                  in_place=options.policy == "broker", further=further).run()
 
 
 def _check_client(folder: Path, change: ChangeChoice, how: RecoverChoice, loss: LossChoice) -> None:
@@ -163,44 +160,60 @@ def _check_client(folder: Path, change: ChangeChoice, how: RecoverChoice, loss: 
                            "Only --dry-run, --yes, --journal and --as-root are for it.")
 
 
-def _of_client(out: Printer, consent: UndoChoice, folder: Path) -> int:
-    """Repair offsets.json of a broadcast client, in the folder of its group."""
-    out.store, out.given = str(folder), Given(str(folder))
-    consent.check_journal([folder])
-    if not consent.dry_run:
-        refuse_if_unfinished(folder)
-    plan = plan_client_offsets(folder)
-    plan = seal(plan, folder.absolute()) if plan.steps else plan
-    out.answer(mode=None, policy=None, start_file=None, plan=plan_document(plan), applied=False, journal=None,
-               config=plan.summary["config"], verify=None)
-    if not plan.steps:
-        out.summary(_("Nothing to repair: the offsets of this broadcast client are whole"), [client_step(folder)])
+class _OfClient(Changing[Planned]):
+    """The repair of offsets.json of a broadcast client, in the folder of its group."""
+
+    given: UndoChoice
+    folder: Path
+
+    @property
+    def root(self) -> Path:
+        return self.folder
+
+    @property
+    def consent(self) -> UndoChoice:
+        return self.given
+
+    @property
+    def question(self) -> str:
+        return N_("Change {place} as shown? The client must be stopped")
+
+    def planned(self) -> Planned:
+        out, folder = self.out, self.folder
+        out.store, out.given = str(folder), Given(str(folder))
+        self.consent.check_journal([folder])
+        if not self.consent.dry_run:
+            refuse_if_unfinished(folder)
+        plan = plan_client_offsets(folder)
+        plan = seal(plan, folder.absolute()) if plan.steps else plan
+        out.answer(mode=None, policy=None, start_file=None, plan=plan_document(plan), config=plan.summary["config"],
+                   verify=None)
+        return Planned(plan)
+
+    def nothing_to_do(self, planned: Planned) -> int:
+        self.out.summary(_("Nothing to repair: the offsets of this broadcast client are whole"),
+                         [client_step(self.folder)])
         return exits.CLEAN
-    show_plan(out, plan)
-    broken = exits.CLEAN if ClientOffsets.of(folder).is_sound else exits.DERIVED
-    steps = count(len(plan.steps), "step")
-    if consent.dry_run:
-        out.summary(_("Dry run, nothing was written: {steps} planned").format(steps=steps),
-                    [Step(out.given.line("recover"), "carries it out, once the client is stopped")])
-        return broken
-    ask(_("Change {place} as shown? The client must be stopped").format(place=clean(folder)), yes=consent.yes)
-    with acting(folder, as_root=consent.as_root, beside=[consent.journal] if consent.journal else []) as owner:
-        say_owner(out, owner)
-        show_room(out, folder, plan, consent.journal)
-    with step_by_step(out, "applying") as applying:
-        run = apply_plan(folder, plan, as_root=consent.as_root, journal=consent.journal, **applying)
-    say_undo_data(out, run)
-    out.answer(applied=run is not None, journal=run and run.journal)
-    whole = ClientOffsets.of(folder).is_sound
-    out.summary(_("{steps} done: the client begins with the offsets of its file").format(steps=steps) if whole else
-                _("{steps} done: the client begins where its consumeFromWhere says").format(steps=steps),
-                [client_step(folder)] if whole else (), undo_step(out.given))
-    return exits.CORRECTED
+
+    def only_planned(self, planned: Planned) -> int:
+        out = self.out
+        out.summary(
+            _("Dry run, nothing was written: {steps} planned").format(steps=count(len(planned.plan.steps), "step")),
+            [Step(out.given.line("recover"), "carries it out, once the client is stopped")])
+        return exits.CLEAN if ClientOffsets.of(self.folder).is_sound else exits.DERIVED
+
+    def concluded(self, planned: Planned) -> int:
+        out, steps = self.out, count(len(planned.plan.steps), "step")
+        whole = ClientOffsets.of(self.folder).is_sound
+        out.summary(_("{steps} done: the client begins with the offsets of its file").format(steps=steps) if whole else
+                    _("{steps} done: the client begins where its consumeFromWhere says").format(steps=steps),
+                    [client_step(self.folder)] if whole else (), undo_step(out.given))
+        return exits.CORRECTED
 
 
 def _check(how: RecoverChoice, loss: LossChoice, *, dry_run: bool) -> None:
     """Usage errors (16) for options that contradict others."""
-    for wrong, what, remedy in (
+    refuse_first((
         (loss.loss_out is not None and not dry_run, N_("--loss-out without --dry-run"),
          N_("List what is lost with --dry-run first, then recover.")),
         (how.mend_bits and how.policy == "broker", N_("--mend-bits with --policy broker"),
@@ -211,9 +224,7 @@ def _check(how: RecoverChoice, loss: LossChoice, *, dry_run: bool) -> None:
          N_("Name a source: --from SOURCE.")),
         (how.sources and how.policy == "broker", N_("--from with --policy broker"),
          N_("A broker takes no message from elsewhere: leave out one of them.")),
-    ):
-        if wrong:
-            raise UsageRefusal(what, remedy)
+    ))
 
 
 class _Recovery(Struct):
@@ -246,7 +257,7 @@ class _Recovery(Struct):
             size = opened.commitlog.file_size
             made.assumed_settings["mappedFileSizeCommitLog"] = size
             made.assumptions.append(Phrase(
-                "{setting}: the log files of {source} have that length, and nothing in this store tells it",
+                "{setting}: the log files of {source} have that length, and nothing in this store shows it",
                 setting=f"mappedFileSizeCommitLog={size}", source=self.size_of))
         if beyond := before.analysis.facts.search.beyond:
             out.say(_("{count} of --from after the end of the log, which nothing here names, are left out: --extend "
@@ -387,8 +398,8 @@ def truncate(
     """
     options = RecoverOptions(max_loss=parse_loss(loss), zone=zone.zone, command="truncate")
     out.answer(mode=None, policy=None, start_file=None, to=to)
-    return Change(out, change, max_loss=options.max_loss, in_place=True).run(
-        lambda opened, _, before: plan_truncate(opened, to, options, before))
+    return Change(out, change, lambda opened, _, before: plan_truncate(opened, to, options, before),
+                  max_loss=options.max_loss, in_place=True).run()
 
 
 # --- the rebuilds --------------------------------------------------------------------------------
@@ -468,8 +479,8 @@ def rebuild_index(out: Printer, change: ChangeChoice, what: RebuildChoice) -> in
 def _rebuild(out: Printer, change: ChangeChoice, what: RebuildChoice, options: RebuildOptions) -> int:
     options = structs.replace(options, zone=what.zone, command=out.command, max_loss=parse_loss(what.max_loss))
     if what.output is None:
-        return Change(out, change, None, what.include_deleted, options.max_loss, in_place=True).run(
-            lambda store, _, before: plan_rebuild(store, options, before))
+        return Change(out, change, lambda store, _, before: plan_rebuild(store, options, before), None,
+                      what.include_deleted, options.max_loss, in_place=True).run()
     store, names = change.store.open(), ", ".join(sorted(options.parts))
     refuse_if_held(store.root, BESIDE_BROKER)
     output = remote_root(what.output) if is_remote(what.output) else Path(what.output)

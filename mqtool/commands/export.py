@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Struct, structs
@@ -17,7 +17,18 @@ from formats.record import TOPIC_OP_HALF
 from formats.record.message import TOPIC_ROCKSDB_OP_HALF
 from mqtool import exits
 from mqtool.next_steps import Given, Step
-from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argument, command, flag, option, parse_size
+from mqtool.options import (
+    PARTS,
+    BrokerChoice,
+    EngineChoice,
+    PartsChoice,
+    argument,
+    command,
+    flag,
+    option,
+    parse_size,
+    refuse_first,
+)
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from mqtool.words import N_, _
@@ -52,6 +63,9 @@ from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import topic_text
 from recover.store.source import is_remote, remote_root, url_of
 from recover.store.store import StoreOptions
+
+if TYPE_CHECKING:
+    from recover.cluster.tables import FileRow
 
 _WHAT, _HOW = "Which messages (default: all intact ones)", "How"
 _SHOWN = 20
@@ -196,9 +210,15 @@ def export(
             raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
         engine = run.engine = structs.replace(engine, engine="local")
     run.several = len(sources) > 1
+    _write(run, sources, target, where, shape)
+    return run.conclude(target, where.format)
+
+
+def _write(run: _Export, sources: list[Source], target: Path | None, where: ExportSources, shape: ExportForm) -> None:
+    """Write the messages in the form that was asked for: a store, a folder of files by executors, a stream, a file."""
     if where.format == "store" and target is not None:
         run.write_store(sources, target, where.mapped_file_size)
-    elif where.format == "parquet" and engine.on_spark and target is not None:
+    elif where.format == "parquet" and run.engine.on_spark and target is not None:
         run.write_on_spark(sources, target)
     elif target is None:
         writer = writer_for(where.format, sys.stdout.buffer, Resumed())
@@ -214,10 +234,9 @@ def export(
                 writer.close()
         except exits.Stopped:
             if keeps:
-                out.say(_("{file}.part holds the export so far: the same command with --resume continues it").format(
-                    file=target))
+                run.out.say(_("{file}.part holds the export so far: the same command with --resume continues it")
+                            .format(file=target))
             raise
-    return run.conclude(target, where.format)
 
 
 def _target(out: Printer, where: ExportSources, which: Filter, shape: ExportForm) -> Path | None:
@@ -227,7 +246,7 @@ def _target(out: Printer, where: ExportSources, which: Filter, shape: ExportForm
     if where.output is None:
         raise UsageRefusal("no --output", "Write -o FILE, or -o - for stdout.")
     to_stdout, store = where.output == _STDOUT, "A store holds live records unchanged, those of system topics included."
-    for wrong, what, remedy in (
+    refuse_first((
         (shape.resume and where.format != "ndjson", Phrase("--resume with --format {format}", format=where.format),
          N_("Only NDJSON can be resumed.")),
         (shape.damaged and where.format == "raw", N_("--damaged with --format raw"),
@@ -244,9 +263,7 @@ def _target(out: Printer, where: ExportSources, which: Filter, shape: ExportForm
          Phrase("--format {format} to a terminal, which obeys the control characters of messages", format=where.format),
          N_("Redirect stdout, choose ndjson, or add --force.")),
         (to_stdout and shape.resume, N_("--resume with -o -"), N_("A stream cannot be continued: write to a file.")),
-    ):
-        if wrong:
-            raise UsageRefusal(what, remedy)
+    ))
     if to_stdout:
         out.answer_on_stderr()
         return None
@@ -260,7 +277,7 @@ def _into(
     """Bring a table up to date with the logs of some stores; the rows are those of the source rocketmq-commitlog."""
     table_of = N_("A table is as its logs are: only --topic and --raw-body choose what it holds.")
     left = structs.replace(which, topic=None), structs.replace(shape, raw_body=False), broker
-    for wrong, what, remedy in (
+    refuse_first((
         (not where.source, N_("no SOURCE"), N_("Name stores, or quoted patterns of stores.")),
         (where.output is not None or where.given_format, N_("--into with --output or --format"), N_("Leave one out.")),
         (engine.engine == "local", N_("--into with --engine local"),
@@ -268,9 +285,7 @@ def _into(
         (any(item != type(item)() for item in left), N_("--into with a filter or a setting of the broker"), table_of),
         (where.options() != StoreOptions() or where.mapped_file_size, N_("--into with parts kept elsewhere"),
          N_("Links may lead to them.")),
-    ):
-        if wrong:
-            raise UsageRefusal(what, remedy)
+    ))
     assert where.into is not None
     from recover.cluster.fleet import named_stores
     from recover.cluster.tables import export_into
@@ -280,12 +295,7 @@ def _into(
         outside_store(Path(where.into), [Path(place) for place in places if not is_remote(place)])
     made = export_into(places, where.into, settings=engine.spark_settings(), topic=which.topic,
                        with_body=shape.raw_body, note=out.say)
-    stores = [{
-        "store": place, "files_read": sum(row.read for row in rows),
-        "files_unchanged": sum(not row.read for row in rows),
-        "messages_read": sum(row.messages for row in rows if row.read), "messages": sum(row.messages for row in rows),
-        "bad_crc": sum(row.bad_crc for row in rows),
-    } for place in places for rows in [[row for row in made.files if row.store == place]]]
+    stores = [_store_row(place, [row for row in made.files if row.store == place]) for place in places]
     messages, size = made.topics.total(), sum(row.bytes for row in made.read)
     out.answer(into=where.into, run=made.run, output=None, format="table", messages=messages, bytes=size,
                topics=dict(sorted(made.topics.items())), kinds={}, stores=stores, complete=True, notes=[],
@@ -296,6 +306,16 @@ def _into(
         messages=count(messages, "message"), size=human_size(size), files=count(len(made.read), "log file"),
         place=where.into, n=len(made.files) - len(made.read)), clean=False)
     return exits.CLEAN
+
+
+def _store_row(place: str, rows: list[FileRow]) -> dict[str, Any]:
+    """What a run read of the log files of a store, and what the table holds of them."""
+    read = [row for row in rows if row.read]
+    return {
+        "store": place, "files_read": len(read), "files_unchanged": len(rows) - len(read),
+        "messages_read": sum(row.messages for row in read), "messages": sum(row.messages for row in rows),
+        "bad_crc": sum(row.bad_crc for row in rows),
+    }
 
 
 class Reading:

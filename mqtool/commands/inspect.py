@@ -242,14 +242,7 @@ def _on_disk(path: str) -> int | None:
 def _show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: bool) -> int:
     """Show a file and return the exit bits; `chosen`: the user named the offset."""
     out.answer(**report.json())
-    pairs: list[tuple[str, object]] = [("file", report.path), ("kind", f"{report.title} (by {report.why})"),
-                                       ("length", exact_size(report.length))]
-    if (held := _on_disk(report.path)) is not None and held < report.length:
-        pairs.append(("on disk", f"{exact_size(held)}; the rest are holes, which read as zeros"))
-    if report.base is not None:
-        pairs.append(("starts at", f"{report.base:,}"))
-    pairs += [(name.replace("_", " "), _fact(value)) for name, value in report.facts.items()]
-    out.show(facts("", pairs))
+    out.show(_facts_of(report))
     if len(report.items) == 1 or chosen:
         for item in report.items:
             _detail(out, item)
@@ -269,6 +262,17 @@ def _show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: b
                           "makes the file again from its backup, or sets both aside, once the client is stopped"))
     out.summary(_file_summary(report, bad, at_damage=at_damage), steps)
     return bits_of(report, chosen=chosen)
+
+
+def _facts_of(report: FileReport) -> Table:
+    pairs: list[tuple[str, object]] = [("file", report.path), ("kind", f"{report.title} (by {report.why})"),
+                                       ("length", exact_size(report.length))]
+    if (held := _on_disk(report.path)) is not None and held < report.length:
+        pairs.append(("on disk", f"{exact_size(held)}; the rest are holes, which read as zeros"))
+    if report.base is not None:
+        pairs.append(("starts at", f"{report.base:,}"))
+    pairs += [(name.replace("_", " "), _fact(value)) for name, value in report.facts.items()]
+    return facts("", pairs)
 
 
 def _file_summary(report: FileReport, bad: list[Item], *, at_damage: bool) -> str:

@@ -25,7 +25,7 @@ from recover.findings.code import UsageRefusal
 from recover.findings.model import Phrase, builtins_of, finding
 from recover.look.store import settings_of
 from recover.predict.delivers import Event
-from recover.predict.groups import groups_of
+from recover.predict.groups import GroupRow, groups_of
 from recover.predict.waiting import waiting
 from recover.reading.doubts import read
 from recover.reading.facts import Facts
@@ -101,17 +101,7 @@ def pending(
     if which.out is not None:
         _write(which.out, events)
         out.answer(output=str(which.out))
-    if rows:
-        out.show(delivers_table(rows, N_("what waits")))
-    if events:
-        columns = ["kind", "topic", ">queue", ">level", "due", "delivered", "unique key"]
-        out.show(table("messages that wait, by due time", columns, _cells(events), most=_SHOWN,
-                       rest="--out FILE lists all"))
-    behind = [row for row in groups.rows if row.lag]
-    if behind:
-        behind.sort(key=lambda row: -(row.lag or 0))
-        out.show(table("lag", ["Group", "Topic", ">QID", ">Broker Offset", ">Consumer Offset", ">Diff"], (
-            [row.group, row.topic, row.queue, row.max, row.committed, row.lag] for row in behind), most=_GROUPS))
+    _show(out, rows, events, groups.rows)
     out.say(*map(retold, unread))
     if not start.starts:
         out.say(_("broker {broker} would not start: {reason}. The tables are for when it does").format(
@@ -120,6 +110,20 @@ def pending(
     out.summary(_summary(len(events), rows, sum(row.lag or 0 for row in groups.rows), len(unread)),
                 steps if events else [])
     return exits.UNSUPPORTED if found.not_checked else exits.CLEAN
+
+
+def _show(out: Printer, rows: list[dict[str, Any]], events: list[Event], groups: Iterable[GroupRow]) -> None:
+    """What waits by kind, then by message, then the lag of each group; what there is none of is left out."""
+    if rows:
+        out.show(delivers_table(rows, N_("what waits")))
+    if events:
+        columns = ["kind", "topic", ">queue", ">level", "due", "delivered", "unique key"]
+        out.show(table("messages that wait, by due time", columns, _cells(events), most=_SHOWN,
+                       rest="--out FILE lists all"))
+    behind = sorted((row for row in groups if row.lag), key=lambda row: -(row.lag or 0))
+    if behind:
+        out.show(table("lag", ["Group", "Topic", ">QID", ">Broker Offset", ">Consumer Offset", ">Diff"], (
+            [row.group, row.topic, row.queue, row.max, row.committed, row.lag] for row in behind), most=_GROUPS))
 
 
 def _summary(waiting: int, rows: Iterable[dict[str, Any]], lag: int, unread: int) -> str:

@@ -12,7 +12,7 @@ from formats.record import host_text
 from formats.record.message import offset_id
 from mqtool import exits
 from mqtool.next_steps import Step
-from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, log_size, option
+from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, log_size, option, refuse_first
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
 from mqtool.words import N_, _, retold
@@ -72,7 +72,7 @@ class Search(Struct, frozen=True, kw_only=True):
         way = ways[0] if ways else alone
         lists, given = (self.since, self.until), (self.begin, self.end)
         of_topic, of_queue = way in ("key", "offset", "time"), way in ("offset", "time")
-        for wrong, what, remedy in (
+        refuse_first((
             (way != "list" and lists != (None, None), N_("--since and --until list the messages of one topic"),
              N_("Use --begin and --end with --key.") if way == "key" else
              N_("They go with --topic and --queue; `mqtool export` writes those of all topics.")),
@@ -89,9 +89,7 @@ class Search(Struct, frozen=True, kw_only=True):
              N_("Each queue of a topic counts its own offsets.")),
             (way not in ("key", "stale") and given != (None, None), N_("--begin and --end go with --key"),
              N_("Use --since and --until to list a topic, --time to find a position in a queue.")),
-        ):
-            if wrong:
-                raise UsageRefusal(what, remedy)
+        ))
         return way
 
 

@@ -24,7 +24,7 @@ from mqtool.changing import (
 )
 from mqtool.next_steps import ELSEWHERE, Given, Step, client_step, next_steps, undo_step
 from mqtool.options import CHANGE, EngineChoice, PartsChoice, UndoChoice, WriteChoice, argument, command, flag, option
-from mqtool.printer import Printer, Text, table
+from mqtool.printer import Printer, Table, Text, table
 from mqtool.screens.verdict import plan_document, show_plan, steps_table
 from mqtool.text import clean, count, human_size, human_time
 from mqtool.words import N_, _, listed
@@ -288,20 +288,21 @@ def journal(
     runs = runs_of(root)
     out.answer(runs=builtins_of(runs))
     if runs:
-        rows = (
-            (item.id, item.command, Text(_(item.state), style=_STYLES[item.state]), human_time(item.started_ms),
-             _("{done} of {all}").format(done=item.steps_done, all=item.steps),
-             " ".join(filter(None, (item.user and f"{item.user}@{item.host}", item.command_line, item.reason,
-                                    _undo_data(item)))))
-            for item in runs
-        )
-        columns = ["run", "command", "state", "started", ">steps done", "*user and command"]
-        out.show(table("runs, oldest first", columns, rows))
+        out.show(_table(runs))
     unfinished = [item for item in runs if item.state in ("unfinished", "undoing")]
     what = _("{run} is not finished").format(run=unfinished[0].id) if unfinished else _("none unfinished")
-    given = _as_run(store, root / runs[-1].plan_path) if runs and not unfinished else out.given
-    steps = [client_step(root)] if client_folder(root) and not unfinished else \
-        next_steps(out.scene("journal", findings=run_findings(root) if unfinished else [], given=given))
+    steps, undoing = _ways_on(out, root, store, runs, is_over=not unfinished)
+    out.summary(f"{count(len(runs), 'run')}; {what}" if runs else _("mqtool never changed this store"), steps, undoing)
+    return exits.CLEAN
+
+
+def _ways_on(
+    out: Printer, root: Path, store: str, runs: list[RunInfo], *, is_over: bool
+) -> tuple[list[Step], Step | None]:
+    """The steps after these runs, and that which undoes the last one, if it can be undone."""
+    given = _as_run(store, root / runs[-1].plan_path) if runs and is_over else out.given
+    steps = [client_step(root)] if client_folder(root) and is_over else \
+        next_steps(out.scene("journal", findings=[] if is_over else run_findings(root), given=given))
     last = next((item for item in reversed(runs) if item.state != "undone"), None)
     can_undo = last is not None and last.pruned_ms is None
     undoing = undo_step(out.given)
@@ -311,9 +312,19 @@ def journal(
         if given == out.given:
             steps = [step._replace(why=f"{_(step.why)}; {more}") for step in steps]
         undoing = undoing._replace(why=f"{_(undoing.why)}; {more}")
-    out.summary(f"{count(len(runs), 'run')}; {what}" if runs else _("mqtool never changed this store"), steps,
-                undoing if can_undo else None)
-    return exits.CLEAN
+    return steps, undoing if can_undo else None
+
+
+def _table(runs: list[RunInfo]) -> Table:
+    rows = (
+        (item.id, item.command, Text(_(item.state), style=_STYLES[item.state]), human_time(item.started_ms),
+         _("{done} of {all}").format(done=item.steps_done, all=item.steps),
+         " ".join(filter(None, (item.user and f"{item.user}@{item.host}", item.command_line, item.reason,
+                                _undo_data(item)))))
+        for item in runs
+    )
+    columns = ["run", "command", "state", "started", ">steps done", "*user and command"]
+    return table("runs, oldest first", columns, rows)
 
 
 def _undo_data(run: RunInfo) -> str:

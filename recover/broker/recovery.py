@@ -60,7 +60,7 @@ class LogFiles:
                         start, kept = position, reader.read(position, ahead)
                         return kept[:wanted]
                     except ReadFailure:
-                        # a bad block ahead is no part of what was asked for, and may cost seconds a try
+                        # a bad block ahead is not part of what was asked for, and may cost seconds a try
                         ahead = 0
                 return reader.read(position, wanted)
 

@@ -193,7 +193,7 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None, c
     """The finding about an entry among the log files that does not belong there; `severity` None: that of its code.
     `copies`: how many damaged messages it still holds."""
     file, name = store.relative(odd.path), odd.path.name
-    # an empty file at an odd offset is no part of the log, whatever it was created for
+    # an empty file at an odd offset is not part of the log, whatever it was created for
     if odd.counts_as_file and (odd.length or odd.kind != FILE):
         what = Phrase("{kind} at an offset that is not a multiple of the file size", kind=odd.kind)
         return finding(NOT_A_FILE, file, None, name=name, what=what if odd.kind == FILE else odd.kind)

@@ -400,7 +400,7 @@ def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
     Of a log with records: files without one that begin like another format. If no file holds a record or a blank: the
     first file with data, if it does not begin like a log file.
     """
-    # what could not be read is no evidence
+    # what could not be read is not evidence
     bare = [scan for scan in log.files if not (scan.record_count or scan.unreadable) and scan.blank is None]
     if len(bare) < len(log.files):
         within = {damage.mapped_file for damage in log.damaged}

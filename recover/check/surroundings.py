@@ -240,7 +240,7 @@ class Surroundings:
 
     @cached_property
     def timer_files(self) -> list[Finding]:
-        """Timer files with which no release that has the service starts. `OSError` (EINVAL) of what is no file."""
+        """Timer files with which no release that has the service starts. `OSError` (EINVAL) of what is not a file."""
         return [item for item in check_files(self.store)
                 if item.severity != "info" and not (item.file or "").startswith(_SNAPSHOT)]
 

@@ -417,7 +417,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "the records in this file belong to the file {right}", RECOVER,
         meaning="Every record holds its own log offset, and these offsets do not match the file name.",
         cause="The file was renamed or copied under a wrong name.",
-        broker="It trusts the name: entries do not lead to their messages. It refuses a name that is no offset.",
+        broker="It trusts the name: entries do not lead to their messages. It does not start if the name is not an offset.",
         action="`mqtool recover` gives the file its right name.",
         bits={"start": MESSAGES},
     ),

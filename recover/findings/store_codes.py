@@ -107,7 +107,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "part-unstated", "info",
         "{part} is not here, and no setting says whether it was: with {setting}={value}, {lost} would be lost", "Name the broker's "
         "configuration: --broker-conf FILE",
-        meaning="Whether a broker keeps this part, only its configuration tells, and none was given. The report assumes that it does not.",
+        meaning="Whether a broker keeps this part, only its configuration says, and none was given. The report assumes that it does not.",
         cause="A store that was copied without the part, or a broker that never had it.",
         broker="With the setting it creates the part anew, and knows nothing of what it held.",
         action="Give the configuration with `--broker-conf`, or the setting with `--set`.",

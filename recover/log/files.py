@@ -26,7 +26,8 @@ def place_misnamed_files(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[
     The offsets that a file's records state are weighed against its name and the names around it. A file is examined if
     its first record disagrees with the name, or if no log file can have the name. A file that keeps its name takes
     precedence over one that would move there, unless it is empty: then it is left out. A duplicate that belongs
-    elsewhere is not one. A whole file whose name is no offset is misnamed if its first record is that of a missing one.
+    elsewhere is not one. A whole file whose name is not an offset is misnamed if its first record is that of a missing
+    one.
     """
     size, every = queue.file_size, (*queue.files, *queue.duplicates, *_without_name(queue))
     doubted = [mapped_file for mapped_file in every if _is_doubted(mapped_file, size)]

@@ -283,7 +283,7 @@ def mark_superseded(scans: list[FileScan], queues: Rows) -> int:
     """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took; return their number.
 
     `queues`: their QUEUE_TALLY, with those whose offsets fall back somewhere in the log. A record that leaves its
-    queue's order while its neighbours go on is no new generation: its own queue offset is wrong, and it gets
+    queue's order while its neighbours go on is not a new generation: its own queue offset is wrong, and it gets
     BIT_MISNUMBERED.
     """
     wrong: list[Rows] = []

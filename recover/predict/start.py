@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from formats.basics import offset_to_name
 from formats.checkpoint import EMPTY
@@ -109,23 +109,37 @@ def play(
     starts, and where the log ends. Without `rights` owners and modes of files do not matter. `proven`: verdicts on
     queues by the same log.
     """
-    run = _run(around, settings, mode, rights=rights)
-    return run.played(_counted(run, around, settings, proven) if counted else run.prediction)
+    return _run(around, settings, mode, rights=rights).played(lambda: proven, counted=counted)
 
 
-class _Run(NamedTuple):
-    """A start of which nothing was counted yet; `start` is None where the broker does not come to its log. `gaps`: a
-    part of the log is missing, so that nobody asks whether its end is."""
+class _Run(Struct):
+    """A start, of which `prediction` counts nothing, and `cost` does once that was asked for; `start` is None where the
+    broker does not come to its log. `gaps`: a part of the log is missing, so that nobody asks whether its end is."""
 
+    around: Surroundings
+    settings: BrokerSettings
     prediction: Prediction
     start: _Start | None
     gaps: bool
+    cost: Prediction | None = None
 
-    def played(self, prediction: Prediction) -> Played:
-        start = self.start
+    def played(self, proven: Callable[[], Mapping[Key, QueueVerdict]], *, counted: bool) -> Played:
+        """Return the start with a prediction of the caller's own."""
+        if counted and self.cost is None:
+            self.cost = self._counted(proven())
+        prediction, start = _copied(self.cost if counted and self.cost else self.prediction), self.start
         if start is None or not (start.ended and prediction.starts):
             return Played(prediction, None, {})
         return Played(prediction, start.log, start.states)
+
+    def _counted(self, proven: Mapping[Key, QueueVerdict]) -> Prediction:
+        prediction, around = _copied(self.prediction), self.around
+        if not self.gaps and around.end:
+            prediction.incomplete = [*around.end]
+            prediction.reason = around.end[0].message if prediction.starts else prediction.reason
+        if self.start is not None and self.start.ended:
+            _count(prediction, around, self.settings, self.start, proven)
+        return prediction
 
 
 def _run(around: Surroundings, settings: BrokerSettings, mode: Mode | None, *, rights: bool) -> _Run:
@@ -137,29 +151,16 @@ def _run(around: Surroundings, settings: BrokerSettings, mode: Mode | None, *, r
     if refusal is not None:
         prediction.refuse(refusal)
     if refusal is not None or prediction.not_emulated:
-        return _Run(prediction, None, gaps)
+        return _Run(around, settings, prediction, None, gaps)
     if settings.text("storeType") == ROCKSDB_QUEUES:
         # its queues are in a database that it creates: the files are not read
         prediction.lowered_queues = [*_ends(loaded.queues)]
-        return _Run(prediction, None, gaps)
+        return _Run(around, settings, prediction, None, gaps)
     _note_services(prediction, around, settings)
     log = BrokerLog(loaded.log, mapped_file_size(store, settings), around.log)
     start = _Start(store, settings, loaded, log, prediction, around.topics)
     start.run()
-    return _Run(prediction, start, gaps)
-
-
-def _counted(
-    run: _Run, around: Surroundings, settings: BrokerSettings, proven: Mapping[Key, QueueVerdict],
-) -> Prediction:
-    """Return the prediction with what the start costs."""
-    prediction = _copied(run.prediction)
-    if not run.gaps and around.end:
-        prediction.incomplete = [*around.end]
-        prediction.reason = around.end[0].message if prediction.starts else prediction.reason
-    if run.start is not None and run.start.ended:
-        _count(prediction, around, settings, run.start, proven)
-    return prediction
+    return _Run(around, settings, prediction, start, gaps)
 
 
 def _copied(prediction: Prediction) -> Prediction:
@@ -183,7 +184,6 @@ class Starts:
         self._reading = reading
         self.around = Surroundings.on(reading)
         self._runs: dict[tuple[_Key, bool], _Run] = {}
-        self._costs: dict[tuple[_Key, bool], Prediction] = {}
         self.now = check_log.now_ms()
         self._books: dict[int, Books] = {}
         self._delivers: dict[tuple[_Key, int], Delivers] = {}
@@ -206,12 +206,7 @@ class Starts:
                 # the first is that of the store's own release
                 del self._runs[[*self._runs][1]]
             self._runs[key] = _run(self.around, settings, None, rights=key[1])
-        run = self._runs[key]
-        if not counted:
-            return run.played(_copied(run.prediction))
-        if key not in self._costs:
-            self._costs[key] = _counted(run, self.around, settings, self._proven())
-        return run.played(_copied(self._costs[key]))
+        return self._runs[key].played(self._proven, counted=counted)
 
     def alone(self, settings: BrokerSettings, mode: Mode | None = None) -> Played:
         """Return what that broker makes of the log as it is, whoever owns its files; nothing is counted."""
@@ -522,7 +517,7 @@ class _Start:
         self.prediction.deleted_files += [self.store.relative(path) for path, _, _ in gone]
         self.prediction.deleted_files.sort()
         again_from = self.dispatcher.first_offset
-        # entries of messages that the log no longer holds are no loss
+        # entries of messages that the log no longer holds are not a loss
         first = max(min((begin for _, begin, last in gone if last > 0), default=end), self.log.min_offset)
         if self.settings.flag("messageIndexEnable") and first < (end if again_from is None else again_from):
             self.prediction.index_gap = (first, end if again_from is None else min(again_from, end))

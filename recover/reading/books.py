@@ -41,7 +41,7 @@ from recover.store.unread import held_elsewhere
 
 _DELAYS = "delayOffset.json"
 _MOST = 10_000_000
-"""Messages that one offset can claim: a larger one is no count of messages that were there."""
+"""Messages that one offset can claim: a larger one does not count messages that were there."""
 
 
 class Account(Struct, frozen=True, eq=False, dict=True):

@@ -12,7 +12,7 @@
 5. The records of a further log (`recover.reading.further`) are candidates as its own walk found them.
 
 Places that intact records of the log hold are not searched for: a copy of such a record is explained by it. A record
-that is in two parts is no candidate.
+that is in two parts is not a candidate.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _FEW = 64
 
 class Source(Struct, frozen=True):
     """A file that may hold displaced records in these parts (positions, ascending). `base`: the offset of the log at
-    which it stands, None for a file that is no part of the log. `taken`: ranges of known records, ascending. `tails`:
+    which it stands, None for a file that is not part of the log. `taken`: ranges of known records, ascending. `tails`:
     properties at which parts begin, of records that the log has there, ascending."""
 
     path: Path

@@ -6,15 +6,15 @@
    leaves it; the candidates next to it in the one file; the intact records, or the end mark, between which its run fits
    without a gap; its queue, which lacks just this message there, or the index, if the log has no
    message of its queue. A property CRC and a second copy are none: a producer can send both in a body.
-3. Two are needed. A file that is no part of the log is itself no witness, and no candidate of it is one for another:
+3. Two are needed. A file outside the log is not a witness itself, nor is a candidate from it one for another:
    there a unit must name one of the run, or the run must fill its place exactly.
 4. A unit that names other bytes of the place denies the candidate, unless one names it, or one after it in its run:
    logs part once and never meet again. Of a further log, the records around the place have the last word
    (`further.py`); if they say nothing, such a unit is needed.
 5. Two candidates for one place: the one with more witnesses; the same bytes count once; a tie leaves the place dead.
 
-A record in two parts is no candidate, and stays damage. Nor is a message placed that nothing names, alone among foreign
-bytes.
+A record in two parts is not a candidate, and stays damage. Nor is a message placed that nothing names, alone among
+foreign bytes.
 """
 
 from __future__ import annotations

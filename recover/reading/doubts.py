@@ -61,7 +61,7 @@ def file_after_the_end(reading: Reading) -> Iterator[Explanation]:
 
 
 def old_end(reading: Reading) -> Iterator[Explanation]:
-    """Old records that end the log are no damage: they go."""
+    """Old records that end the log are not damage: they are removed."""
     old = reading.old_end
     if old is not None and any(damage.start >= old for damage in reading.log.damaged):
         yield Explanation("old-end", OldEnd(old))

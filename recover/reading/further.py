@@ -45,8 +45,8 @@ class Further(Struct, frozen=True, eq=False):
         return max((scan.file_end for log in self.logs for scan in log.files), default=0)
 
     def begin(self, log: LogView, retention: int) -> int:
-        """Where a log begins with the files before its first one that they have, and that are no older than `retention`
-        (ms) before its newest message, by their last one."""
+        """Where a log begins with the files before its first one that they have, and that are not older than
+        `retention` (ms) before its newest message, by their last one."""
         begin, kept = log.min_offset, log.tally.newest_timestamp - retention
         while any(newest_in(scan) > kept for other in self.logs for scan in other.files if scan.file_end == begin):
             begin -= log.queue.file_size

@@ -405,7 +405,7 @@ def _adjoining(positions: list[LostPosition]) -> int:
 def _numbering(scans: list[FileScan], tallies: list[Rows], log: LogView) -> Iterator[tuple[int, int]]:
     """Yield for each file how many queues continue across its start and end without a break, and how many do not.
 
-    A queue that skips offsets next to damage may have lost messages there, which is no break.
+    A queue that skips offsets next to damage may have lost messages there, which is not a break.
     """
     if not scans:
         return

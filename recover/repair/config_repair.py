@@ -7,7 +7,7 @@
 4. Offsets are never invented. They are lowered to the end of their queue only with --clamp-offsets, and raised only to
    those of a file that the user names (`raised`): never back, never past the end of the queue.
 
-offsets.json of a broadcast client, which is no part of a store, is repaired by 1 and 3 (`plan_client_offsets`).
+offsets.json of a broadcast client, which is not part of a store, is repaired by 1 and 3 (`plan_client_offsets`).
 
 Files without a warning are not touched. Whether the messages between two offsets were consumed, no file tells.
 """
@@ -241,7 +241,7 @@ class Raised(Struct, frozen=True):
 
 def offsets_of(path: Path) -> ConfigText:
     """Read the file of committed offsets at `path`, a consumerOffset.json or lmqConsumerOffset.json, or a backup of
-    one; `UsageRefusal` (16) if it is no whole one with offsets."""
+    one; `UsageRefusal` (16) if it is not whole or has no offsets."""
     name = path.name.removesuffix(BACKUP_SUFFIX)
     known = BY_NAME[name if name in OFFSET_FILES else OFFSETS_FILE]
     text = read_config(path, known)

@@ -343,7 +343,7 @@ def read_config(path: Path, known: ConfigFile) -> ConfigText:
 class ClientOffsets(NamedTuple):
     """offsets.json of a broadcast client with its backup, in the folder of its group.
 
-    The client reads the backup where the file is missing, empty or no text, and does not start if that is no text
+    The client reads the backup where the file is missing, empty or not text, and does not start if that is not text
     either (LocalFileOffsetStore.readLocalOffset, readLocalOffsetBak, 4.5.1 to 5.5.0).
     """
 
@@ -463,7 +463,7 @@ class Topics(Struct, dict=True):
 
     def absent(self, topics: Iterable[str]) -> frozenset[str]:
         """Return the topics that neither a readable topics.json nor consumequeue/ has. LMQ queues are in no table; if
-        no queue is left at all, the folder of one is no sign either."""
+        no queue is left at all, the folder of one is not a sign either."""
         if self.include_deleted or self.configured is None:
             return frozenset()
         logged = {*topics}

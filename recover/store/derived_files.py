@@ -167,7 +167,7 @@ def cut_off(phy_offset: Rows, size: Rows, used: int, min_offset: int) -> int:
     """Return the cell after the last unit of an expired message that follows `used`, the first cell without a unit.
 
     `used` if there is none. Brokers leave no gaps, so that cell held a unit, too; a queue whose messages are all
-    expired has no other evidence that it was longer. Bytes that do not continue from the unit before are no units.
+    expired has no other evidence that it was longer. Bytes that do not continue from the unit before are not units.
     """
     before = int(phy_offset[used - 1]) if used else -1
     rest, sizes = phy_offset[used:], size[used:]

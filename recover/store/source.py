@@ -561,7 +561,7 @@ def _at(path: StorePath) -> tuple[Any, str]:
 
 
 class RemoteFile(FileReader):
-    """One object, read by ranges. A network failure is no bad sector: `Refusal` (8), not zeros."""
+    """One object, read by ranges. A network failure is not a bad sector: `Refusal` (8), not zeros."""
 
     def __init__(self, tree: RemoteTree, name: str, file: Any) -> None:
         self._tree, self._name, self._file = tree, name, file

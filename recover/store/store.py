@@ -253,7 +253,7 @@ class Store:
 
         A single, truncated file proves nothing, so the settings decide; a configuration without the size means the
         default. A whole file before the last outranks the distance of two names, since one name may be wrong and files
-        between may be missing; so does the last file if its first record contradicts its name, but that is no proof.
+        between may be missing; so does the last file if its first record contradicts its name, but that is not proof.
         """
         stated = self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
         if len(queue.files) == 1:
@@ -269,7 +269,7 @@ class Store:
 
     @cached_property
     def log_folders_beside(self) -> tuple[Path, ...]:
-        """Folders of the root that hold log files but are no named part of the log."""
+        """Folders of the root that hold log files but are not a named part of the log."""
         folders = (self.root / entry.name for entry in entries(self.root) if entry.is_folder)
         return tuple(folder for folder in folders if folder not in self.commitlog_dirs and any(
             entry.is_file and (start := offset_in_name(entry.name)) is not None

@@ -58,7 +58,8 @@ def test_broken_one_is_a_problem_with_its_remedy(how: str, backup: str | None, t
     assert step == f"mqtool recover {path} --dry-run"
     assert step.removesuffix(" --dry-run") in found.document["facts"]["remedy"]
     before = files_in(tmp_path)
-    assert mqtool("recover", path, "--dry-run").code == 2
+    planned = mqtool("recover", path, "--dry-run", "--json")
+    assert planned.code == 2 and planned.document["room"] and not planned.document["applied"]
     assert files_in(tmp_path) == before
     done = mqtool("recover", path, "--yes", "--json")
     assert done.code == 1
