@@ -124,7 +124,8 @@ def test_a_chinese_screen_has_no_english_clause(recipe: str, tmp_path: Path) -> 
     root = real_store("clean-manyfiles-5.3.3", tmp_path)
     damage(recipe, root, 5)
     for line in ("doctor", "inspect", "verify", "predict", "recover --dry-run", "groups", "pending", "journal",
-                 "query --topic Nope --key K", "query --phy-offset 5",
+                 "query --topic Nope --key K", "query --phy-offset 5", "trace K --scan", "verify --estimate",
+                 "send --endpoints 127.0.0.1:9 --dry-run",
                  f"report -o {tmp_path}/page.md", "recover --yes --max-loss all", "undo --yes",
                  f"export -o {tmp_path}/all.ndjson"):
         name, *more = line.split()

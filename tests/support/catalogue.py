@@ -33,6 +33,8 @@ from mqtool import exits, words
 from mqtool.commands import COMMANDS, command_of
 from recover.broker.log_lines import ROWS
 from recover.broker.recovery import Mode
+from recover.drill import DRILLS
+from recover.export.trace import Stage
 from recover.findings import derived_codes, log_codes, store_codes
 from recover.findings.code import Remedy
 from recover.findings.log_codes import REASONS
@@ -106,6 +108,8 @@ def _texts() -> Iterator[str]:
     for module in (log_codes, store_codes, derived_codes):
         yield from (text for text in vars(module).values() if isinstance(text, Remedy))
     yield from (file.lost for file in CONFIG_FILES)
+    yield from (drill.summary for drill in DRILLS.values())
+    yield from get_args(Stage)
     yield from map(os.strerror, ERRORS)
     yield from (what for what, _ in KNOWN_PARTS.values())
     for row in exits.TABLE:
