@@ -505,8 +505,8 @@ class IndexStream:
 
     def unfound(self, number: int) -> Wanted | None:
         """Return the units of a split of which none was found, if that is known without its rows."""
-        rule = self._rule(number)
-        return None if rule is None or self.marks(number) != (None, []) else self.splits[number].wanted(rule)
+        rule, (found, spans) = self._rule(number), self.marks(number)
+        return None if rule is None or found is not None or spans else self.splits[number].wanted(rule)
 
     def asked(self, number: int) -> Rows:
         """Return which hashes of a split should have a unit (int64, ascending)."""
