@@ -23,7 +23,7 @@ TORTURE := tests/torture tests/formats/test_native.py tests/change/test_apply.py
 # where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs changelog dist lock golden \
+.PHONY: help setup demo test suite test-deep test-long test-torture test-brokers bench lint docs changelog dist lock golden \
 	golden-quick golden-update clean
 
 help:
@@ -94,7 +94,11 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint
+# lint reads on one processor beside the tests, most of the time types
+test: setup
+	@$(MAKE) --no-print-directory -j2 lint suite
+
+suite: setup
 	$(BIN)/python -m pytest -n $(call some_more,1) --dist worksteal
 
 test-deep: setup

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 "server" not in names)
 
     items.sort(key=place)
+    items[:] = _spread(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)))
+
+
+def _spread(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Put files with tests that take a minute where the shares of all workers but the first one begin: nobody starts
+    one of them when the others have done. Shares are of one size, and the first begins with Spark's."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items if workers > 1 else ():
+        if item.get_closest_marker("patient"):
+            files.setdefault(item.path, []).append(item)
+    heads: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for number, path in enumerate(sorted(files, key=lambda path: -len(files[path]))):
+        heads[1 + number % (workers - 1)] += files[path]
+    moved = {item for some in files.values() for item in some}
+    left = (item for item in items if item not in moved)
+    found: list[pytest.Item] = []
+    for number, some in enumerate(heads):
+        share = (len(items) - len(found)) // (workers - number)
+        found += [*some, *islice(left, max(0, share - len(some)))]
+    return found
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what lives as long as the run, and look less often: a test ends soon."""
+    gc.freeze()
+    gc.set_threshold(20_000)  # as `mqtool` does itself
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ against the hashes, its header against both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -310,14 +310,18 @@ def _read_head(file: IndexFileName, geometry: IndexGeometry, min_offset: int) ->
 def stretches_of(store: Store, min_offset: int) -> Stretches:
     """Return what the heads of the index files say that they hold, for a scan of the log, from `min_offset` on, that
     adds it up. Whatever is wrong with them, their check says."""
-    found: list[Stretch] = []
     with suppress(OSError, Refusal):
         listing = list_index_files(store.index_dir)
-        geometry = index_geometry(store, listing)
-        for file in listing.files:
-            with suppress(OSError):
-                head = None if geometry is None else _read_head(file, geometry, min_offset)
-                found += [] if head is None else [head.stretch]
+        return _stretches(listing.files, index_geometry(store, listing), min_offset)
+    return Stretches([])
+
+
+def _stretches(files: Iterable[IndexFileName], geometry: IndexGeometry | None, min_offset: int) -> Stretches:
+    found: list[Stretch] = []
+    for file in files:
+        with suppress(OSError):
+            head = None if geometry is None else _read_head(file, geometry, min_offset)
+            found += [] if head is None else [head.stretch]
     return Stretches(found)
 
 
@@ -672,6 +676,8 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     geometry = index_geometry(store, listing)
     report = IndexReport(listing, geometry, stream)
     found = report.findings = [odd_index_name(store, odd) for odd in listing.odd]
+    if any(not split.is_here for split in stream.splits):
+        stream.foresee(_stretches(listing.files, geometry, log.min_offset))
     compared: Iterator[Compared | OSError | None] = repeat(None) if geometry is None else compare_files(
         listing.files, geometry, stream, log.min_offset, _totals_there(log, listing.files, geometry))
     for file, beside in zip(listing.files, compared, strict=False):

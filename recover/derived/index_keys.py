@@ -241,8 +241,10 @@ class Stretch(Struct, frozen=True):
 
 
 class Foreseen(Struct, frozen=True):
-    """Answers of a split, by question: `SplitKeys.head` by phy offset and key hash, and `SplitKeys.sum`."""
+    """Answers of a split about `stretches`, by question: `SplitKeys.head` by phy offset and key hash, and
+    `SplitKeys.sum`."""
 
+    stretches: tuple[Stretch, ...] = ()
     heads: dict[tuple[int, int], Head] = {}
     sums: dict[Span, SpanSum] = {}
 
@@ -259,15 +261,20 @@ class Stretches:
     def __init__(self, stretches: Iterable[Stretch]) -> None:
         self.stretches = sorted(stretches, key=lambda it: it.phy_offset)
 
+    def between(self, start: int, stop: int) -> tuple[Stretch, ...]:
+        """Return those that may have keys of records between these phy offsets."""
+        first = bisect_left(self.stretches, start, key=lambda it: it.phy_offset)
+        last = bisect_left(self.stretches, stop, key=lambda it: it.phy_offset)
+        return tuple(self.stretches[max(0, first - 1) : last])
+
     def within(self, start: int, stop: int) -> Callable[[Split], Foreseen] | None:
         """Return the question to a split of records between these phy offsets, which can be pickled; None if no file
         names any."""
-        first = bisect_left(self.stretches, start, key=lambda it: it.phy_offset)
-        own = self.stretches[max(0, first - 1) : bisect_left(self.stretches, stop, key=lambda it: it.phy_offset)]
+        own = self.between(start, stop)
         return partial(foreseen, own, SEED) if own else None
 
 
-def foreseen(stretches: Sequence[Stretch], seed: int, split: Split) -> Foreseen:
+def foreseen(stretches: tuple[Stretch, ...], seed: int, split: Split) -> Foreseen:
     """Return what a split tells of these stretches, ascending, of which only the first may begin before it."""
     keys, heads = SplitKeys(split), dict[tuple[int, int], Head]()
     begun: list[tuple[tuple[int, int], Stretch]] = []
@@ -287,7 +294,7 @@ def foreseen(stretches: Sequence[Stretch], seed: int, split: Split) -> Foreseen:
             if count > 0:
                 span = Span(rule, first, count, it.begin, it.seconds, it.end_offset, seed)
                 sums[span] = keys.sum(span)
-    return Foreseen(heads, sums)
+    return Foreseen(stretches, heads, sums)
 
 
 class TagRun(Struct, frozen=True):
@@ -348,6 +355,7 @@ class IndexStream:
         self._found: dict[int, Rows] = {}
         self._marked: dict[int, list[Span]] = {}
         self._counts: dict[int, tuple[int, int]] = {}
+        self._answers: dict[int, Foreseen] = {}
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -445,10 +453,16 @@ class IndexStream:
             return None if found is None else (number, found)
         return None
 
+    def foresee(self, stretches: Stretches) -> None:
+        """Ask those splits about stretches whose rows are elsewhere, and that were not asked with the scan."""
+        asked = [(number, (split, question)) for number, split in enumerate(self.splits)
+                 if self._foreseen(number).stretches != stretches.between(split.first, split.end)
+                 and not split.is_here and (question := stretches.within(split.first, split.end)) is not None]
+        self._answers |= zip((number for number, _ in asked), ask([question for _, question in asked]), strict=True)
+
     def _foreseen(self, number: int) -> Foreseen:
-        """Return what split `number` told when it was scanned."""
-        summary = self.splits[number].summary
-        return _NOTHING if summary is None or summary.foreseen is None else summary.foreseen
+        """Return what split `number` told about stretches."""
+        return self._answers.get(number) or self.splits[number].foreseen or _NOTHING
 
     def key_count(self, number: int, rule: int) -> int:
         """Return how many units a rule, TAKE_KEYS or TAKE_ALL, takes of a split."""
@@ -491,10 +505,8 @@ class IndexStream:
 
     def unfound(self, number: int) -> Wanted | None:
         """Return the units of a split of which none was found, if that is known without its rows."""
-        rule, summary = self._rule(number), self.splits[number].summary
-        if summary is None or rule is None or self.marks(number) != (None, []):
-            return None
-        return summary.wanted[rule - native.TAKE_KEYS]
+        rule, (found, spans) = self._rule(number), self.marks(number)
+        return None if rule is None or found is not None or spans else self.splits[number].wanted(rule)
 
     def asked(self, number: int) -> Rows:
         """Return which hashes of a split should have a unit (int64, ascending)."""

@@ -16,7 +16,7 @@ from fixtures.lab.whole import NAME, WholeBroker
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.patient]
 
 SHIM = Path(__file__).resolve().parents[2] / "fixtures" / "lab" / "durable.c"
 SETTINGS = {

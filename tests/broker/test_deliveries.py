@@ -20,7 +20,7 @@ from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.stores import real_store
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.patient]
 
 STORES = ("killed-5.5.0", "clean-5.3.3", "clean-4.5.1", "clean-plain-4.9.7", "killed-plain-4.5.1", "killed-ext-5.5.0",
           "kinds/clean-timers-5.3.3", "kinds/killed-timers-5.5.0")

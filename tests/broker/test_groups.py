@@ -22,7 +22,7 @@ from tests.support import plain_reader as plain
 from tests.support.stores import real_store
 from tests.support.trees import assert_same_tree, tree_digest
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.patient]
 
 STORES = ("clean-4.5.1", "killed-5.5.0")
 VERSIONS = ("4.9.7", "5.1.4", "5.3.3", "5.5.0")

@@ -21,6 +21,7 @@ TRUE = {"consumequeue-missing-units", "consumequeue-missing-folder", "index-miss
 
 
 @pytest.mark.broker
+@pytest.mark.patient
 @pytest.mark.parametrize("version", one_deep(["4.5.1", "4.9.7", "5.3.3"], "5.3.3"))
 def test_nothing_is_called_damaged_while_a_broker_writes(version: str, tmp_path: Path) -> None:
     root = tmp_path / "store"

@@ -18,7 +18,7 @@ from tests.support import plain_reader as plain
 from tests.support.stores import copy_store
 from tests.support.timer_harm import HARMS
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.patient]
 
 RELEASES = ("5.3.3", "5.5.0")
 SAMPLE = {("timerlog-gone", "5.3.3")}

@@ -203,8 +203,7 @@ def test_many_index_files_are_asked_about_in_as_many_rounds_as_few(tmp_path: Pat
         assert said(root, engine) == said(root)
         assert not engine.brought
         rounds[count] = engine.rounds
-    assert 0 < rounds[80] == rounds[8]
-    assert rounds[600] == 2 * rounds[8], "512 files at a time"
+    assert rounds == {8: 1, 80: 1, 600: 1}
 
 
 @few("count", [8, 80, 600], quick=(1,))

@@ -30,7 +30,7 @@ from tests.support.roots import Host
 from tests.support.stores import real_store
 from tests.support.trees import contents
 
-pytestmark = pytest.mark.deep
+pytestmark = [pytest.mark.deep, pytest.mark.patient]
 
 NAME = f"mqtool-{version()}-linux-x86_64"
 SECONDS = 60

@@ -25,7 +25,19 @@ from tests.support.stores import unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-RUN = "import sys; sys.path[1:] = sys.argv.pop(1).split(':'); from mqtool.__main__ import run; run()"
+PATH = "import sys; sys.path[1:] = sys.argv.pop(1).split(':'); "
+RUN = PATH + "from mqtool.__main__ import run; run()"
+#: Runs lines of words, one after the other, and prints the exit code and both streams of each.
+EACH = """
+import contextlib, io, json, sys
+from mqtool.cli import main
+found = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+        code = main(words)
+    found.append((code, out.getvalue(), errors.getvalue()))
+print(json.dumps(found))
+"""
 
 
 def _required(names: list[str]) -> dict[str, Distribution]:
@@ -55,10 +67,10 @@ def slim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _run(slim: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(slim: Path, *arguments: str, script: str = RUN) -> subprocess.CompletedProcess[str]:
     standard = [path for path in sys.path if path and "site-packages" not in path and Path(path) != ROOT]
     return subprocess.run(
-        [sys.executable, "-I", "-S", "-c", RUN, ":".join([*standard, str(slim)]), *arguments],
+        [sys.executable, "-I", "-S", "-c", script, ":".join([*standard, str(slim)]), *arguments],
         capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=100,
         env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
     )
@@ -95,11 +107,12 @@ def test_a_command_that_needs_an_extra_names_it_ends_with_8_and_leaves_nothing(
 
 def test_the_local_engine_needs_none(slim: Path, tmp_path: Path) -> None:
     store = unpacked("killed-compressed-5.3.3")
-    for line in ("verify", "predict", "recover --dry-run", f"export -o {tmp_path / 'messages.ndjson'}",
-                 f"report -o {tmp_path / 'report.html'}"):
-        command, *options = line.split()
-        done = _run(slim, command, str(store), *options)
-        assert not done.returncode & ~6, done.stderr
+    lines = [(command, str(store), *options) for command, *options in map(str.split, (
+        "verify", "predict", "recover --dry-run", f"export -o {tmp_path / 'messages.ndjson'}",
+        f"report -o {tmp_path / 'report.html'}"))]
+    done = _run(slim, json.dumps(lines), script=PATH + EACH)
+    for code, _, errors in json.loads(done.stdout):
+        assert not code & ~6, errors
     for body in map(json.loads, (tmp_path / "messages.ndjson").read_text().splitlines()):
         assert body["body_problem"] is None
 
@@ -129,14 +142,17 @@ def test_a_new_environment_with_the_oldest_numpy_is_small_and_answers_as_this_on
     subprocess.run([python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-cache-dir", ROOT,
                     "numpy==2.2.6"], check=True)
     assert _size(tmp_path / "env") - before <= 130e6
-    for name in ("clean-5.3.3", "killed-compressed-5.3.3", "killed-lmq-4.9.7", "clean-v2-5.5.0"):
-        store = str(unpacked(name))
-        for line in (["verify"], ["predict"], ["recover", "--dry-run"]):
-            there = subprocess.run([tmp_path / "env" / "bin" / "mqtool", line[0], store, *line[1:], "--json"],
-                                   capture_output=True, text=True, cwd=tmp_path)
-            here = mqtool(line[0], store, *line[1:], "--json")
-            assert there.returncode == here.code, there.stderr
-            assert json.loads(there.stdout)["findings"] == here.document["findings"]
+    store = str(unpacked("clean-5.3.3"))
+    first = subprocess.run([tmp_path / "env" / "bin" / "mqtool", "verify", store], capture_output=True, cwd=tmp_path)
+    assert first.returncode == mqtool("verify", store).code, first.stderr
+    names = ("clean-5.3.3", "killed-compressed-5.3.3", "killed-lmq-4.9.7", "clean-v2-5.5.0")
+    lines = [(command, str(unpacked(name)), *options, "--json") for name in names
+             for command, *options in (["verify"], ["predict"], ["recover", "--dry-run"])]
+    done = subprocess.run([python, "-c", EACH, json.dumps(lines)], capture_output=True, text=True, cwd=tmp_path)
+    for line, (code, document, errors) in zip(lines, json.loads(done.stdout), strict=True):
+        here = mqtool(*line)
+        assert code == here.code, errors
+        assert json.loads(document)["findings"] == here.document["findings"]
 
 
 def _size(folder: Path) -> int:
