@@ -24,6 +24,7 @@ from mqtool.declared import OutputOptions, argument, flag, option, parse_size
 from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.printer import Printer, outside_store
 from mqtool.text import count, human_seconds, human_size
+from mqtool.words import _
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import READS, Phrase, shell_line, without_secrets
 
@@ -232,10 +233,11 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         from recover.cluster.session import session_for
 
         if size:
-            out.say("starting Spark")
+            out.say(_("starting Spark"))
             known = session_for(settings).json()
             page = f", {known['ui']}" if known["ui"] else ""
-            out.say(f"Spark application {known['application']} on {known['master']}{page}")
+            out.say(_("Spark application {application} on {master}").format(
+                application=known["application"], master=known["master"]) + page)
         return SparkEngine(settings, makes=rebuilds)
 
     def say_estimate(self, out: Printer, command: str, groups: Sequence[Struct]) -> int:
@@ -249,8 +251,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
                                "`mqtool verify STORE --estimate` says it of a store.")
         found = estimate(choice.open(), command, split_size=self.spark_settings().split_size, price=self.price)
         out.answer(estimate=structs.asdict(found))
-        out.summary(f"{human_size(found.bytes)} to read, " + _took(found.tasks, found.core_seconds, found.cost)
-                    + ", if no storage keeps it waiting and nothing is damaged", clean=False)
+        out.summary(_("{size} to read, {took}, if no storage keeps it waiting and nothing is damaged").format(
+            size=human_size(found.bytes), took=_took(found.tasks, found.core_seconds, found.cost)), clean=False)
         return exits.CLEAN
 
     def spark_settings(self) -> SparkSettings:
@@ -269,8 +271,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
         total = log_size(store)
         if total >= HAND_OVER and self.engine == "auto" and not self.on_spark:
-            out.say(f"{human_size(total)} of log: a cluster that sees the same path can scan it with "
-                    + shell_line("mqtool", *without_secrets(out.arguments), "--master", "spark://HOST:7077"))
+            out.say(_("{size} of log: a cluster that sees the same path can scan it with {line}").format(
+                size=human_size(total),
+                line=shell_line("mqtool", *without_secrets(out.arguments), "--master", "spark://HOST:7077")))
         engine = self.scanner(out, total, rebuilds=rebuilds)
         with out.progress(title, total) as progress:
             yield ScanOptions(memory=self.memory or DEFAULT_MEMORY, include_deleted=include_deleted, progress=progress,
@@ -280,15 +283,16 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
             from recover.cluster.estimate import cost_of
 
             cost = cost_of(said["core_seconds"], self.price)
-            out.say(f"Spark took {_took(said['all_tasks'], said['core_seconds'], cost)}")
+            out.say(_("Spark took {took}").format(took=_took(said["all_tasks"], said["core_seconds"], cost)))
         if compared := said.get("compared_bytes"):
-            out.say(f"executors see other inodes or times of the store's files than this machine, which therefore read "
-                    f"{human_size(compared)} again to compare them")
+            out.say(_("executors see other inodes or times of the store's files than this machine, which therefore "
+                      "read {size} again to compare them").format(size=human_size(compared)))
 
 
 def _took(tasks: int, core_seconds: float, cost: float | None) -> str:
-    price = "" if cost is None else f", at the given price {cost:,.{2 if cost >= 1 else 4}f}"
-    return f"{count(tasks, 'task')} and {human_seconds(core_seconds)} of a core{price}"
+    price = "" if cost is None else _(", at the given price {cost}").format(cost=f"{cost:,.{2 if cost >= 1 else 4}f}")
+    took = _("{tasks} and {time} of a core").format(tasks=count(tasks, "task"), time=human_seconds(core_seconds))
+    return took + price
 
 
 def _is_spark_there() -> bool:

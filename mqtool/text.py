@@ -62,7 +62,8 @@ def human_size(size: int) -> str:
 
 def exact_size(size: int) -> str:
     """Bytes both ways: `1,048,576 bytes (1.0 MiB)`."""
-    return f"{size:,} bytes ({human_size(size)})" if abs(size) >= 1024 else f"{size:,} bytes"
+    said = _("{size} bytes").format(size=f"{size:,}")
+    return f"{said} ({human_size(size)})" if abs(size) >= 1024 else said
 
 
 def human_time(milliseconds: int) -> str:

@@ -323,7 +323,7 @@ def _carved(out: Printer, change: ChangeChoice, how: RecoverChoice, target: Path
     scanned, is_guess, left = joined(
         pieces, change.store.mapped_file_size or 0, memory=change.engine.memory or DEFAULT_MEMORY)
     found, size = scanned.log.tally.messages, scanned.log.queue.file_size
-    assumed = [f"--mapped-file-size {size}: a log file has that length"] if is_guess else []
+    assumed = [Phrase("--mapped-file-size {size}: a log file has that length", size=size)] if is_guess else []
     out.answer(mode=None, policy=None, start_file=None, plan=None, applied=False, journal=None, output=str(target),
                messages=found, left_out=left, assumptions=assumed, verify=None)
     out.say(*(_("assumed: {text}").format(text=retold(line)) for line in assumed))

@@ -55,7 +55,7 @@ def drill(
     """
     if names:
         out.answer(drills=[{"name": drill.name, "what": drill.summary} for drill in DRILLS.values()])
-        rows = [(drill.name, drill.summary) for drill in DRILLS.values()]
+        rows = [(drill.name, _(drill.summary)) for drill in DRILLS.values()]
         out.show(table("drills", ["name", "*what it does to the copy"], rows))
         out.summary(f"{count(len(DRILLS), 'drill')}")
         return exits.CLEAN
@@ -87,6 +87,6 @@ def drill(
             changes=count(len(done.changes) - _SHOWN, "more change"), file=note)))
     given = out.given.of_copy(copy_to)
     out.summary(_("{copy} is a copy of {store} with {changes}: {what} {file} records the changes").format(
-        copy=copy_to, store=store, changes=count(len(done.changes), "change"), what=DRILLS[name].summary, file=note),
+        copy=copy_to, store=store, changes=count(len(done.changes), "change"), what=_(DRILLS[name].summary), file=note),
                 next_steps(out.scene("inspected", given=given)))
     return exits.CLEAN

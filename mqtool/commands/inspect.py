@@ -227,7 +227,7 @@ def _summary(report: StoreReport, bad: int, *, gone: bool) -> str:
 # --- the screen of a file -------------------------------------------------------------------------
 
 
-_MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}
+_MARKS = {True: (N_("ok"), "green"), False: (N_("FAILED"), "bold red"), None: ("-", "dim")}
 _HEX_NAMES = {"magic", "body_crc", "sys_flag", "flag"}
 
 
@@ -251,8 +251,9 @@ def _show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: b
             _detail(out, report.items[0])
         out.show(_items(report, [item for item in report.items if item.kind != "header"]))
     for item in report.items if hexadecimal else ():
-        cut = f", the first {len(item.raw)} bytes" if len(item.raw) < item.size else ""
-        out.show(Text(f"{item.kind} at {item.offset:,}{cut}", style="bold"), Text(_hex_dump(item.raw, item.offset)))
+        title = N_("{kind} at {offset}, the first {n} bytes") if len(item.raw) < item.size else N_("{kind} at {offset}")
+        out.show(Text(_(title).format(kind=_(item.kind), offset=f"{item.offset:,}", n=len(item.raw)), style="bold"),
+                 Text(_hex_dump(item.raw, item.offset)))
     bad = [item for item in report.items if not item.ok]
     at_damage = chosen and bool(bad) and bad[0] is report.items[0]
     steps = [] if report.complete else [
@@ -265,12 +266,14 @@ def _show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: b
 
 
 def _facts_of(report: FileReport) -> Table:
-    pairs: list[tuple[str, object]] = [("file", report.path), ("kind", f"{report.title} (by {report.why})"),
-                                       ("length", exact_size(report.length))]
+    pairs: list[tuple[str, object]] = [
+        ("file", report.path), ("kind", _("{title} (by {why})").format(title=_(report.title), why=retold(report.why))),
+        (N_("length"), exact_size(report.length))]
     if (held := _on_disk(report.path)) is not None and held < report.length:
-        pairs.append(("on disk", f"{exact_size(held)}; the rest are holes, which read as zeros"))
+        pairs.append((N_("on disk"), _("{size}; the rest are holes, which read as zeros").format(
+            size=exact_size(held))))
     if report.base is not None:
-        pairs.append(("starts at", f"{report.base:,}"))
+        pairs.append((N_("starts at"), f"{report.base:,}"))
     pairs += [(name.replace("_", " "), _fact(value)) for name, value in report.facts.items()]
     return facts("", pairs)
 
@@ -279,22 +282,26 @@ def _file_summary(report: FileReport, bad: list[Item], *, at_damage: bool) -> st
     first = bad[0] if at_damage else None
     if first is not None and first.kind == "damage":
         end = first.offset + first.size
-        after = f"the next one starts at {end:,}" if end < report.length else "and none follows in this file"
-        return f"{report.title}: no intact record starts at {first.offset:,} ({first.reason}); {after}"
+        template = N_("{title}: no intact record starts at {at} ({reason}); the next one starts at {end}") \
+            if end < report.length else \
+            N_("{title}: no intact record starts at {at} ({reason}); and none follows in this file")
+        return _(template).format(title=_(report.title), at=f"{first.offset:,}", reason=first.reason, end=f"{end:,}")
     bad = [first] if first is not None else bad
-    shown = count(len(report.items), "item") if report.items else "read"
-    wrong = f", {len(bad)} with failed checks: {', '.join(sorted(set(map(_why, bad))))}"
-    return f"{report.title}: {shown}{wrong if bad else ', no problem in the items shown'}"
+    template = N_("{title}: {shown}, {n} with failed checks: {checks}") if bad else \
+        N_("{title}: {shown}, no problem in the items shown")
+    return _(template).format(
+        title=_(report.title), shown=count(len(report.items), "item") if report.items else _("read"), n=len(bad),
+        checks=", ".join(sorted(set(map(_why, bad)))))
 
 
 def _why(item: Item) -> str:
-    return item.reason or ", ".join(check.name for check in item.checks if check.ok is False)
+    return item.reason or listed(_(check.name) for check in item.checks if check.ok is False)
 
 
 def _fact(value: object) -> object:
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return str(value) if isinstance(value, int) else value
+        return listed(map(str, value)) or _("none")
+    return retold(value) if isinstance(value, str) else str(value) if isinstance(value, int) else value
 
 
 def _items(report: FileReport, items: list[Item]) -> Table:
@@ -307,7 +314,7 @@ def _items(report: FileReport, items: list[Item]) -> Table:
 
 
 def _kind(item: Item) -> Text:
-    words = f"zeros to {item.offset + item.size:,}" if item.kind == "zeros" else item.kind
+    words = _("zeros to {stop}").format(stop=f"{item.offset + item.size:,}") if item.kind == "zeros" else _(item.kind)
     return Text(words) if item.ok else Text(f"{words}: {_why(item)}", style="bold red")
 
 
@@ -330,14 +337,17 @@ def _unit_row(item: Item, names: list[str]) -> list[object]:
 
 
 def _detail(out: Printer, item: Item) -> None:
-    where = f" (log offset {item.number:,})" if item.number is not None else ""
-    title = f"{item.kind} at {item.offset:,}{where}, {exact_size(item.size)}"
+    template = N_("{kind} at {offset}, {size}") if item.number is None else \
+        N_("{kind} at {offset} (log offset {number}), {size}")
+    title = _(template).format(kind=_(item.kind), offset=f"{item.offset:,}", number=f"{item.number or 0:,}",
+                               size=exact_size(item.size))
     out.show(Text(title, style="bold") if item.ok else Text(f"{title}: {_why(item)}", style="bold red"))
     if item.fields:
-        rows = [(field.offset, field.size, field.name, Text(_field_text(field)), field.note) for field in item.fields]
+        rows = [(each.offset, each.size, each.name, Text(_field_text(each)), _(each.note)) for each in item.fields]
         out.show(table("", [">at", ">bytes", "*field", "*value", "*meaning"], rows))
     if item.checks:
-        checks = [(check.name, Text(*_MARKS[check.ok]), check.detail) for check in item.checks]
+        marks = {ok: Text(_(word), style) for ok, (word, style) in _MARKS.items()}
+        checks = [(_(check.name), marks[check.ok], retold(check.detail)) for check in item.checks]
         out.show(table("", ["check", "verdict", "*detail"], checks))
 
 

@@ -15,7 +15,7 @@ from mqtool.next_steps import Step
 from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, log_size, option, refuse_first
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.text import body_text, count, exact_size, flag_text, human_time, properties_text
-from mqtool.words import N_, _, retold
+from mqtool.words import N_, _, listed, retold
 from recover.broker.versions import NEWEST_COMPARED, BrokerVersion
 from recover.export.messages import encoded, plain_body
 from recover.export.select import FOREVER, Wanted, list_messages, parse_times, scan_for
@@ -253,7 +253,7 @@ def trace(
     if found.left_out:
         out.say(_("{messages} with this key: name a unique key").format(
             messages=count(found.left_out, "more message")))
-    text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \
+    text = f"{lives[0].topic}: {retold(lives[0].ended)}" if len(lives) == 1 else \
         count(len(lives), "message") if lives else _("{messages} found").format(messages=_("no message"))
     out.summary(text + ("" if found.complete else _(_INCOMPLETE).format(note=retold(found.notes[-1]))),
                 _after_trace(out, lives, found, name, scan=scan))
@@ -274,13 +274,13 @@ def _after_trace(
 
 
 def _show(out: Printer, life: MessageHistory) -> None:
-    out.show(Text(f"{life.unique_key or '(no unique key)'}  {life.topic}", style="bold"),
-             Text(f"keys {life.keys or 'none'}: {life.ended}"))
+    out.show(Text(f"{life.unique_key or _('(no unique key)')}  {life.topic}", style="bold"),
+             Text(_("keys {keys}: {ended}").format(keys=life.keys or _("none"), ended=retold(life.ended))))
     out.show(table("", ["stage", "stored", "topic", ">queue", ">queue offset", ">log offset", "*details"],
                    map(_cells, life.events), most=_SHOWN))
     if life.consumers:
         cells = [(one.group, one.topic, one.queue, one.queue_offset, one.committed,
-                  "consumed" if one.consumed else "not yet") for one in life.consumers]
+                  _("consumed") if one.consumed else _("not yet")) for one in life.consumers]
         out.show(table("committed offsets of its queues",
                        ["group", "topic", ">queue", ">queue offset", ">committed", "state"], cells, most=_SHOWN))
 
@@ -288,10 +288,12 @@ def _show(out: Printer, life: MessageHistory) -> None:
 def _cells(event: Event) -> list[object]:
     due = ""
     if event.due is not None:
-        due = f"due {human_time(event.due)}" + (", which has passed" if event.due < time.time() * 1000 else "")
-    words = [word for word in (event.note, due, f"for {event.target}" if event.target != event.topic else "") if word]
-    return [event.stage, human_time(event.store_time), event.topic, event.queue, event.queue_offset, event.phy_offset,
-            ", ".join(words)]
+        has_passed = event.due < time.time() * 1000
+        due = _("due {time}, which has passed" if has_passed else "due {time}").format(time=human_time(event.due))
+    target = _("for {topic}").format(topic=event.target) if event.target != event.topic else ""
+    words = [word for word in (retold(event.note or ""), due, target) if word]
+    return [_(event.stage), human_time(event.store_time), event.topic, event.queue, event.queue_offset,
+            event.phy_offset, listed(words)]
 
 
 # --- messages as documents and as screens ---------------------------------------------------------
@@ -359,4 +361,4 @@ def _show_one(out: Printer, found: look.Found, body: bool) -> None:
         content, problem = plain_body(record)
         out.show(Text(body_text(content, 100_000)))
         if problem:
-            out.say(f"the body is shown as stored: {problem}")
+            out.say(_("the body is shown as stored: {problem}").format(problem=problem))

@@ -419,7 +419,8 @@ def _runs_section(found: Facts) -> Section:
 
 
 def _evidence_section(found: Evidence) -> Section:
-    rows = [[item.path, item.size, human_time(item.mtime), item.sha256 or item.problem or ""] for item in found.files]
+    rows = [[item.path, item.size, human_time(item.mtime), item.sha256 or retold(item.problem or "")]
+            for item in found.files]
     note = _("{files}, {size}.").format(files=count(found.count, "file"), size=human_size(found.size))
     if found.sha256 is not None:
         note += _(" SHA-256 of the list of all digests (as sha256sum writes it): {digest}.").format(digest=found.sha256)

@@ -21,7 +21,7 @@ from mqtool.next_steps import Step
 from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, argument, command, flag, option
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
-from mqtool.words import N_, _
+from mqtool.words import N_, _, retold
 from recover.broker.settings import DEFAULT_LEVELS, parse_levels
 from recover.export.messages import Message
 from recover.export.select import Wanted, selected
@@ -107,7 +107,8 @@ def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, cons
     if plan.topics:
         out.show(table("to be sent", ["topic", ">messages"], plan.topics.most_common(), most=_SHOWN))
     if plan.left_out:
-        out.show(table("not to be sent", ["*why", ">messages"], plan.left_out.most_common(), most=_SHOWN))
+        out.show(table("not to be sent", ["*why", ">messages"], (
+            (retold(why), n) for why, n in plan.left_out.most_common()), _SHOWN, len(plan.left_out)))
     for kind, what in (("transactional", N_("{n:,} committed transactions are sent as normal messages")),
                        ("ordered", N_("{n:,} ordered messages are sent as normal messages"))):
         if plan.types[kind]:

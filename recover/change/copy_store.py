@@ -276,7 +276,8 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
         if there and (target / STAGING).is_dir() and any((target / STAGING).iterdir()):
             there -= _DERIVED.union(*((name, *names_in(source)) for source, name in sources))
         if there:
-            whole = f"; if it is the copy of a killed command, `mqtool recover {shell_line(target)}` continues there"
+            whole = Phrase("; if it is the copy of a killed command, `mqtool recover {target}` continues there",
+                           target=shell_line(target))
             raise Refusal(Phrase("{target} is not an empty directory", target=target),
                           Phrase("name an empty or a new one{whole}", whole=whole if COMMITLOG in there else ""))
         if not target.parent.is_dir():

@@ -9,8 +9,8 @@ from formats import properties as props, sysflag
 from formats.record import OFFSET_SYS_FLAG, SERVICE_TOPICS, Record
 from formats.record.grammar import unserved
 from recover.check.log import place_in_file
-from recover.findings.code import Severity
-from recover.findings.model import Finding, finding
+from recover.findings.code import N_, Severity
+from recover.findings.model import Finding, Phrase, finding
 from recover.log.scan import LogView
 from recover.reading.bits import TYPES, Rejected
 from recover.reading.edits import Edit
@@ -72,10 +72,11 @@ def _result(topic: str, wrong: list[str]) -> str:
 
 
 def _says(flag: int) -> str:
-    kind = TYPES.get(flag & sysflag.COMPRESSION_TYPE, "an unknown type")
+    kind = TYPES.get(flag & sysflag.COMPRESSION_TYPE, N_("an unknown type"))
     if flag & sysflag.COMPRESSED:
-        return f"compressed ({kind})"
-    return f"{kind}, but not compressed" if flag & sysflag.COMPRESSION_TYPE else "not compressed"
+        return Phrase("compressed ({kind})", kind=kind)
+    return Phrase("{kind}, but not compressed", kind=kind) if flag & sysflag.COMPRESSION_TYPE else \
+        N_("not compressed")
 
 
 def flipped_bit_findings(store: Store, analysis: Reading) -> Iterator[Finding]:

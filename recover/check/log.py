@@ -107,9 +107,9 @@ def unknown_size_findings(store: Store, queue: MappedFileQueue, end: int) -> Ite
         return
     only = queue.files[0]
     if len(queue.files) > 1:
-        why = f"no log file has the {queue.file_size:,} bytes that their names imply"
+        why = Phrase("no log file has the {size} bytes that their names imply", size=f"{queue.file_size:,}")
     elif _ends_within_a_record(queue, only, end):
-        why = f"the log's only file breaks off after {only.length:,} bytes"
+        why = Phrase("the log's only file breaks off after {size} bytes", size=f"{only.length:,}")
     else:
         return
     yield finding(SIZE_UNTOLD, store.relative(only.path), 0, length=only.length, why=why)

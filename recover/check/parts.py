@@ -440,7 +440,8 @@ def contradicted_settings(store: Store) -> Iterator[Finding]:
         if right is None or right == (file_size_for(value) if key == "mappedFileSizeConsumeQueue" else value):
             continue
         if key in settings:
-            given = f"{settings[key]!r}, for which a broker uses its default {value}" if number is None else value
+            given = Phrase("{said}, for which a broker uses its default {default}", said=repr(settings[key]),
+                           default=value) if number is None else value
             yield finding("settings-contradict-files", folder, None, setting=key, given=given, right=right)
         elif conf:
             yield finding("settings-leave-out-size", folder, None, setting=key, conf=conf, default=value, right=right)

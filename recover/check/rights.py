@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recover.check.timer import CHECK_FILE, TIMERLOG, TIMERWHEEL
-from recover.findings.model import Finding, few, finding
+from recover.findings.model import Finding, Phrase, few, finding
 from recover.store.source import StorePath, files_below, names_in
 from recover.store.store import CHECKPOINT, CONFIG, LOCK, Store
 
@@ -153,4 +153,5 @@ def _usual(rights: list[_Rights]) -> _Rights | None:
 
 
 def _text(rights: _Rights) -> str:
-    return f"owner {rights.uid}:{rights.gid}, mode {stat.S_IMODE(rights.mode):o}"
+    return Phrase("owner {owner}, mode {mode}", owner=f"{rights.uid}:{rights.gid}",
+                  mode=f"{stat.S_IMODE(rights.mode):o}")

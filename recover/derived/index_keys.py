@@ -462,8 +462,7 @@ class IndexStream:
 
     def _foreseen(self, number: int) -> Foreseen:
         """Return what split `number` told about stretches."""
-        summary = self.splits[number].summary
-        return self._answers.get(number) or (summary and summary.foreseen) or _NOTHING
+        return self._answers.get(number) or self.splits[number].foreseen or _NOTHING
 
     def key_count(self, number: int, rule: int) -> int:
         """Return how many units a rule, TAKE_KEYS or TAKE_ALL, takes of a split."""
@@ -506,10 +505,8 @@ class IndexStream:
 
     def unfound(self, number: int) -> Wanted | None:
         """Return the units of a split of which none was found, if that is known without its rows."""
-        rule, summary = self._rule(number), self.splits[number].summary
-        if summary is None or rule is None or self.marks(number) != (None, []):
-            return None
-        return summary.wanted[rule - native.TAKE_KEYS]
+        rule, (found, spans) = self._rule(number), self.marks(number)
+        return None if rule is None or found is not None or spans else self.splits[number].wanted(rule)
 
     def asked(self, number: int) -> Rows:
         """Return which hashes of a split should have a unit (int64, ascending)."""

@@ -114,10 +114,10 @@ class Outbox:
         topic = message.properties.get(props.RETRY_TOPIC) or message.topic if _again(message) else message.topic
         topic = self._rules.topics.get(topic, topic)
         if is_system(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            return f"topic {topic} belongs to the brokers"
+            return Phrase("topic {topic} belongs to the brokers", topic=topic)
         body = decoded(message.body, message.body_encoding)
         if not body:
-            return "no body, which the client rejects"
+            return N_("no body, which the client rejects")
         own = {name: value for name, value in message.properties.items() if name not in _OF_THE_BROKER}
         own[ORIGIN] = origin_of(message)
         # the client takes no blank key
@@ -126,20 +126,20 @@ class Outbox:
 
     def _left_out(self, message: Message) -> str | None:
         if message.state == "damaged":
-            return "damaged"
+            return N_("damaged")
         if message.body_problem is not None:
-            return "body not decompressed"
+            return N_("body not decompressed")
         kind = "retry" if _again(message) and message.kind == "delayed" else message.kind
         if kind is None or kind in self._rules.kinds:
             return None
         if kind in ("delayed", "timer") and self._rules.keep_delay:
             if message.unique_key is None:
-                return f"{kind}, without the key that shows whether it was delivered"
+                return Phrase("{kind}, without the key that shows whether it was delivered", kind=kind)
             ended = self._ended.get(message.unique_key)
             if ended is None and self._waiting.get(message.unique_key, message.phy_offset) != message.phy_offset:
-                ended = "stored again later"
-            return None if ended is None else f"{kind}, {ended}"
-        return f"{kind} copy"
+                ended = N_("stored again later")
+            return None if ended is None else Phrase("{kind}, {ended}", kind=kind, ended=ended)
+        return Phrase("{kind} copy", kind=kind)
 
     def _deliver_at(self, message: Message) -> int | None:
         """When a delayed message is due (ms); None for immediately, and for all others."""

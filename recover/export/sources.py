@@ -33,7 +33,7 @@ from recover.reading.reading import Reading
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.memo import RangeSums
-from recover.store.reader import FileReader, LocalFile
+from recover.store.reader import FileReader, LocalFile, ReadFailure
 from recover.store.source import Tree, mount, open_file, origin_of, status_of
 from recover.store.store import Store, StoreOptions
 
@@ -177,7 +177,8 @@ def _beside(queue: MappedFileQueue) -> Iterator[str]:
         base = _own_place(item.path) if item.is_file and item.length else None
         if base is not None and not any(
                 file.file_from_offset == base and _is_copy(item.path, file.path) for file in queue.files):
-            yield f"{item.path} holds messages, but its name is not a log offset: export it separately"
+            yield Phrase("{path} holds messages, but its name is not a log offset: export it separately",
+                         path=item.path)
 
 
 def _is_copy(one: Path, other: Path) -> bool:
@@ -244,14 +245,18 @@ def _stretches(path: Path, unread: list[str]) -> Iterator[Stretch]:
                 last.stop = min(length, max(last.stop, end))
 
 
+def _unread(path: Path | str, failure: ReadFailure) -> str:
+    return Phrase("{path} could not be read at {start}: {error}", path=path, start=failure.offset,
+                  error=failure.strerror)
+
+
 def _windows(reader: FileReader, length: int, unread: list[str]) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the allocated parts of a file, some MiB at a time (uint8), with their positions; a head lies within one."""
     for first, last in reader.data_ranges(0, length):
         for start in range(max(0, first - HEAD_SIZE), last, _LOOK):
             content = bytearray(min(_LOOK + HEAD_SIZE - 1, length - start))
             filled, failures = reader.salvage_into(memoryview(content), start)
-            unread += [f"{reader.path} could not be read at {failure.offset}: {failure.strerror}"
-                       for failure in failures]
+            unread += [_unread(reader.path, failure) for failure in failures]
             yield start, np.frombuffer(content, dtype=np.uint8)[:filled]
 
 
@@ -326,7 +331,7 @@ def scan_source(
     unread, doubted = [*source.unread], dict[int, list[str]]()
 
     def cannot_open(mapped_file: MappedFile, error: OSError) -> None:
-        unread.append(f"{mapped_file.path} could not be opened: {error.strerror}")
+        unread.append(Phrase("{path} could not be opened: {error}", path=mapped_file.path, error=error.strerror))
 
     queue = source.queue
     if source.store is not None:
@@ -344,6 +349,5 @@ def scan_source(
                 doubted.setdefault(edit.start, []).extend(_COLUMNS.get(edit.field, ("properties",)))
         unread += unread_notes(source.store)
     for scan in log.files:
-        unread += [f"{failure.path} could not be read at {failure.offset}: {failure.strerror}"
-                   for failure in scan.unreadable]
+        unread += [_unread(failure.path, failure) for failure in scan.unreadable]
     return Scanned(source, log, tuple(unread), by_names, doubted)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -22,8 +23,8 @@ from formats.sysflag import TRANSACTION_COMMIT
 from recover.export.messages import real_destination
 from recover.export.select import FOREVER, Wanted, scan_for, selected
 from recover.export.sources import Scanned
-from recover.findings.code import Refusal
-from recover.findings.model import count
+from recover.findings.code import N_, Refusal
+from recover.findings.model import Phrase
 from recover.look.query import (
     Answer,
     deliver_time,
@@ -46,6 +47,10 @@ _MOST = 500_000
 """How many messages of a queue after a half message are searched for the one that ends it."""
 
 
+Stage = Literal[
+    "sent", "half", "committed", "op", "discarded", "waiting", "delivered", "recall", "retry", "dead-letter"]
+
+
 class Event(Struct):
     """One record of a life. `stage`: sent, half, discarded, op, committed, waiting, recall, delivered, retry,
     dead-letter.
@@ -54,7 +59,7 @@ class Event(Struct):
     delivered, ms. `group`: of a retry or dead letter. `note`: further facts from the record.
     """
 
-    stage: str
+    stage: Stage
     topic: str
     queue: int
     queue_offset: int
@@ -153,7 +158,8 @@ def _note_lost_ops(
         of_ops = _OP_TOPICS[topic], queue
         were_read = any((row.topic, row.queue) == of_ops and row.committed for row in committed)
         if of_ops not in queues and (were_read or (topic, queue) not in queues):
-            found.incomplete(f"there is no consume queue {of_ops[0]}/{queue}; --scan searches the log instead")
+            found.incomplete(Phrase("there is no consume queue {topic}/{queue}; --scan searches the log instead",
+                                    topic=of_ops[0], queue=queue))
 
 
 def _consumers(events: list[Event], committed: list[GroupRow]) -> Iterator[Offset]:
@@ -193,7 +199,8 @@ def _add_end(
     if op is None or any(event.phy_offset == op.phy_offset for event in events):
         return
     event = _event(store, op)
-    event.stage, event.target, event.note = "op", half.topic_name, f"ends the half message {half.queue_offset}"
+    event.stage, event.target, event.note = "op", half.topic_name, Phrase(
+        "ends the half message {offset}", offset=half.queue_offset)
     events.append(event)
     if ops is None and all(event.stage != "committed" for event in events):
         commit = _commit_of(store, half, op, found)
@@ -209,23 +216,24 @@ def _event(store: Store, record: Record) -> Event:
     if topic in _OP_TOPICS:
         event.stage = "half"
         checks = values.get(props.TRANSACTION_CHECK_TIMES)
-        often = f", checked {checks} time{'' if checks == '1' else 's'}" if checks else ""
-        event.note = f"producer group {values.get(props.PGROUP)}{often}"
+        event.note = Phrase(
+            "producer group {group}" if not checks else "producer group {group}, checked {n} time" if checks == "1" else
+            "producer group {group}, checked {n} times", group=values.get(props.PGROUP), n=checks)
     elif topic == TOPIC_CHECK_MAX:
         event.stage = "discarded"
     elif topic == TOPIC_SCHEDULE:
-        event.stage, event.note = "waiting", f"delay level {values.get(props.DELAY)}"
+        event.stage, event.note = "waiting", Phrase("delay level {level}", level=values.get(props.DELAY))
         event.due = deliver_time(store, topic, record.queue_id, record.queue_offset)
     elif topic == TOPIC_TIMER:
         out = values.get(props.TIMER_OUT_MS, "")
-        event.stage, event.note = ("recall" if props.TIMER_DEL_UNIQKEY in values else "waiting"), "timer"
+        event.stage, event.note = ("recall" if props.TIMER_DEL_UNIQKEY in values else "waiting"), N_("timer")
         event.due = int(out) if is_number(out, TIME_DIGITS) else None
     elif topic.startswith(RETRY_PREFIX):
         event.stage, event.group = "retry", topic.removeprefix(RETRY_PREFIX)
-        event.note = f"attempt {record.reconsume_times + 1}"
+        event.note = Phrase("attempt {n}", n=str(record.reconsume_times + 1))
     elif topic.startswith(DLQ_PREFIX):
         event.stage, event.group = "dead-letter", topic.removeprefix(DLQ_PREFIX)
-        event.note = f"after {record.reconsume_times} retries"
+        event.note = Phrase("after {n} retries", n=str(record.reconsume_times))
     elif record.transaction_type == TRANSACTION_COMMIT:
         event.stage = "committed"
     return event
@@ -271,17 +279,19 @@ def _first_after(
             if fits(record):
                 return record
             if number >= _MOST:
-                found.incomplete(f"of the messages of {topic} after half message {half.queue_offset} {_MOST:,} were "
-                                 "read, and none ends it")
+                found.incomplete(Phrase(
+                    "of the messages of {topic} after half message {offset} {n} were read, and none ends it",
+                    topic=topic, offset=half.queue_offset, n=f"{_MOST:,}"))
                 break
     except Refusal:
         pass  # without a commit its topic has no queue; for that of op messages see `trace`
     except OSError as error:
-        found.incomplete(f"messages of {topic} could not be searched: {error}")
+        found.incomplete(Phrase("messages of {topic} could not be searched: {error}", topic=topic, error=str(error)))
     if looked.damaged:
         found.damaged += [item for item in looked.damaged if item not in found.damaged]
-        found.incomplete(f"{count(len(looked.damaged), 'message')} of {topic} after half message {half.queue_offset} "
-                         "cannot be read, and may end it")
+        found.incomplete(Phrase(
+            "{n:message} of {topic} after half message {offset} cannot be read, and may end it", n=len(looked.damaged),
+            topic=topic, offset=half.queue_offset))
     return None
 
 
@@ -307,29 +317,30 @@ def _ended(events: list[Event], *, sure: bool) -> str:
     stages = {event.stage for event in events}
     last = events[-1] if events[-1].stage != "op" or len(events) == 1 else events[-2]
     if "dead-letter" in stages:
-        return f"given up by group {next(event.group for event in events if event.stage == 'dead-letter')}"
+        return Phrase("given up by group {group}",
+                      group=next(event.group for event in events if event.stage == "dead-letter"))
     if "half" in stages and "committed" not in stages:
         return _uncommitted(stages, sure=sure)
     if "recall" in stages and "delivered" not in stages:
-        return "recalled by its producer: not delivered"
+        return N_("recalled by its producer: not delivered")
     if (waits := _of_stage(events, "waiting")) and not any(
             event.topic == waits[-1].target and event.phy_offset > waits[-1].phy_offset for event in events):
-        return f"waiting for its delivery to {waits[-1].target}"
+        return Phrase("waiting for its delivery to {topic}", topic=waits[-1].target)
     if retries := _of_stage(events, "retry"):
-        return f"given to group {retries[-1].group} again, {retries[-1].note}"
-    return "committed" if "committed" in stages else "delivered" if last.stage == "delivered" else "sent"
+        return Phrase("given to group {group} again, {note}", group=retries[-1].group, note=retries[-1].note)
+    return N_("committed") if "committed" in stages else N_("delivered") if last.stage == "delivered" else N_("sent")
 
 
 def _of_stage(events: list[Event], stage: str) -> list[Event]:
     return [event for event in events if event.stage == stage]
 
 
-def _uncommitted(stages: set[str], *, sure: bool) -> str:
+def _uncommitted(stages: Collection[str], *, sure: bool) -> str:
     """How a half message without a commit has ended so far."""
     if "op" in stages:
-        return "rolled back: an op message ends it, and there is no commit" if sure else \
-            "ended by an op message: rolled back, or its commit cannot be read"
+        return N_("rolled back: an op message ends it, and there is no commit") if sure else \
+            N_("ended by an op message: rolled back, or its commit cannot be read")
     if "discarded" in stages:
-        return "given up by the broker: its producer did not answer any check"
-    return "open: neither committed nor rolled back" if sure else \
-        "open, unless the commit or op message that ends it cannot be read"
+        return N_("given up by the broker: its producer did not answer any check")
+    return N_("open: neither committed nor rolled back") if sure else \
+        N_("open, unless the commit or op message that ends it cannot be read")

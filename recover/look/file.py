@@ -76,7 +76,7 @@ def detect(path: Path, reader: FileReader) -> FileReport:
     base = offset_in_name(path.name)
     found = _by_name(path) or _by_place(path.absolute(), base)
     if found is None and (log_base := _log_base(reader, base)) is not None:
-        found, base = ("commitlog", "the records in it"), log_base
+        found, base = ("commitlog", N_("the records in it")), log_base
     found = found or _by_content(reader)
     if found is None:
         heads = heads_in(np.frombuffer(reader.read(0, _SEARCHED), dtype=np.uint8), 0)
@@ -97,12 +97,12 @@ def _plain_name(name: str) -> str:
 def _by_name(path: Path) -> tuple[str, str] | None:
     name = path.name
     if _plain_name(name) in _KNOWN:
-        return "config", f"the name {name}"
+        return "config", Phrase("the name {name}", name=name)
     for kind, row in KINDS.items():
         if name in row.names:
-            return kind, f"the name {name}"
+            return kind, Phrase("the name {name}", name=name)
     if name.startswith("timerwheel.") and name[len("timerwheel."):].isdecimal():
-        return "timerwheel", "the name of a snapshot"
+        return "timerwheel", N_("the name of a snapshot")
     return None
 
 
@@ -110,17 +110,17 @@ def _by_place(path: Path, base: int | None) -> tuple[str, str] | None:
     parents = [parent.name for parent in path.parents][:5] + [""] * 5
     parent, above, queue_part = parents[0], parents[1], parents[2]
     if "rocksdb" in parent or (_ROCKSDB.fullmatch(path.name) and parent in ("consumequeue", "kvStore", "rdb")):
-        return "rocksdb", f"its place in {parent}/"
+        return "rocksdb", Phrase("its place in {folder}", folder=f"{parent}/")
     if parent == "index" and is_index_name(path.name):
-        return "index", "its name, in index/"
+        return "index", Phrase("its name, in {folder}", folder="index/")
     if base is None:
         return None
     if above.startswith("dledger-") and parent in ("data", "index"):
-        return f"dledger-{parent}", f"its place in {above}/{parent}/"
+        return f"dledger-{parent}", Phrase("its place in {folder}", folder=f"{above}/{parent}/")
     for kind, row in KINDS.items():
         if parent and parent == row.folder:
-            return kind, f"its name, in {parent}/"
-    return next(((kind, f"its name, in {part}/") for part in (queue_part, parents[3])
+            return kind, Phrase("its name, in {folder}", folder=f"{parent}/")
+    return next(((kind, Phrase("its name, in {folder}", folder=f"{part}/")) for part in (queue_part, parents[3])
                  for kind, row in KINDS.items() if part and part == row.part), None)
 
 
@@ -131,7 +131,7 @@ def _by_content(reader: FileReader) -> tuple[str, str] | None:
     for kind, row in KINDS.items():
         with suppress(FormatError):  # too short, among others
             if row.test is not None and row.test(sample, reader):
-                return kind, "its content"
+                return kind, N_("its content")
     return None
 
 
@@ -284,7 +284,7 @@ def _start(report: FileReport, offset: int | None) -> int:
 def _index(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
     found = report.geometry or file_geometry(reader.path, reader.length)
     if found is None or found.size != reader.length:
-        report.facts["geometry"] = "unknown: set --index-slots and --index-entries"
+        report.facts["geometry"] = N_("unknown: set --index-slots and --index-entries")
         return _header(INDEX_HEADER, reader.read(0, INDEX_HEADER.size))
     report.facts.update(slots=found.slots, entries=found.entries)
     return index_items(reader, found, start)
@@ -300,10 +300,11 @@ def _checkpoint(report: FileReport, reader: FileReader, start: int) -> Iterable[
     content = reader.read(0, _SMALL)
     return _header(checkpoint_format.CHECKPOINT, content, (
         Check("length", len(content) == checkpoint_format.FILE_SIZE,
-              f"{len(content)} bytes, a complete one has {checkpoint_format.FILE_SIZE}"),
+              Phrase("{n} bytes, a complete one has {whole}", n=str(len(content)),
+                     whole=str(checkpoint_format.FILE_SIZE))),
         Check("rest is zero", checkpoint_format.rest_is_zero(content)),
         Check("not all zero", True if any(content) else None,
-              "" if any(content) else "all zero: normal for a new store and for 5.5, otherwise like a missing one"),
+              "" if any(content) else N_("all zero: normal for a new store and for 5.5, otherwise like a missing one")),
     ))
 
 
@@ -328,7 +329,7 @@ def _text(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
 
 
 def _rocksdb(report: FileReport, reader: FileReader, start: int) -> Iterable[Item]:
-    report.facts["note"] = "recognised, but this version does not read RocksDB"
+    report.facts["note"] = N_("recognised, but this version does not read RocksDB")
     return ()
 
 
@@ -369,8 +370,10 @@ def _of_client(report: FileReport, text: ConfigText) -> Iterator[Check]:
     if path.name != CLIENT_OFFSETS.name or copies.is_sound:
         return
     report.facts["backup"] = STATE_TEXT[copies.backup.state]
-    report.facts["remedy"] = f"stop the client, then: mqtool recover {shlex.quote(str(path))}" + (
-        "" if copies.whole else "; it begins where its consumeFromWhere says")
+    report.facts["remedy"] = Phrase(
+        "stop the client, then: mqtool recover {path}" if copies.whole else
+        "stop the client, then: mqtool recover {path}; it begins where its consumeFromWhere says",
+        path=shlex.quote(str(path)))
 
 
 # --- The kinds, a row each. ------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
 from formats.record import BLANK, BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from formats.record.grammar import Candidate, results
 from formats.record.layout import TOPIC_LENGTHS
+from recover.findings.phrase import Phrase
 from recover.log.file_scan import own_heads
 from recover.log.judge import ReadAt, is_intact, judge, reason_of
 from recover.store.memo import RangeSums
@@ -156,8 +157,10 @@ def _flipped_bit(content: bytes, at: int, phy_offset: int) -> Iterator[Check]:
     restored = flipped_back(content, phy_offset, [])
     if restored is not None:
         (stored,), (right,) = restored.stored, restored.content
-        where = f"bit {restored.bit} at {at + restored.position} ({restored.field})"
-        told = f"{where} flipped back, {stored} to {right}, makes every checksum right: recover --mend-bits"
+        told = Phrase(
+            "bit {bit} at {at} ({field}) flipped back, {stored} to {right}, makes every checksum right: recover "
+            "--mend-bits", bit=restored.bit, at=at + restored.position, field=restored.field, stored=stored,
+            right=right)
         yield Check("one flipped bit", None, told)
 
 
@@ -166,7 +169,7 @@ def blank_item(read: ReadAt, position: int, base: int, file_end: int) -> Item:
     content = bytes(read(position, BLANK_SIZE))
     size, _ = BLANK.decode(content)
     room = file_end - base - position
-    check = Check("size", size == room, f"says {size}, {room} bytes are left")
+    check = Check("size", size == room, Phrase("says {size}, {room} bytes are left", size=size, room=room))
     return Item("blank", position, room, base + position, layout_fields(BLANK, content, position), (check,),
                 "" if size == room else "bad-blank-size", content)
 

@@ -367,7 +367,7 @@ def config_health(store: Store) -> list[ConfigHealth]:
 
 def _config_state(text: ConfigText) -> str:
     if text.error:
-        return f"cannot be read: {text.error}"
+        return Phrase("cannot be read: {error}", error=text.error)
     if not text.missing and text.parsed.error is not None:
         return text.parsed.error.reason
     return "whole" if text.state == "sound" else text.state

@@ -281,7 +281,7 @@ def _note_unread(prediction: Prediction, around: Surroundings, settings: BrokerS
     prediction.unsupported += [Phrase("{part} ({what}): {problem}", part=item.part, what=item.what,
                                       problem=item.problem) for item in around.needed if not item.stops]
     # a recovery walks both (MappedFileQueue.doLoad), and may cut at either
-    prediction.unsupported += [f"{around.store.relative(twin.path)}: a second log file with this name"
+    prediction.unsupported += [Phrase("{file}: a second log file with this name", file=around.store.relative(twin.path))
                                for twin in around.store.commitlog.duplicates]
 
 

@@ -22,7 +22,7 @@ from formats.checkpoint import EMPTY
 from recover.broker.recovery import first_position
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.findings.model import Finding, finding
+from recover.findings.model import Finding, Phrase, finding
 from recover.log.scan import LogView
 from recover.predict.dispatch import BrokerLog, mapped_file_size
 from recover.predict.prediction import Prediction
@@ -66,8 +66,10 @@ class StartCost(Struct, frozen=True):
     @property
     def basis(self) -> str:
         """Where the seconds come from, in one line."""
-        disk = f" and {self.disk_seconds:g} s for the disk" if self.disk_seconds else ", all files in the page cache"
-        return f"rates measured with {self.measured} on one core{disk}"
+        return Phrase(
+            "rates measured with {release} on one core and {seconds} s for the disk" if self.disk_seconds else
+            "rates measured with {release} on one core, all files in the page cache", release=self.measured,
+            seconds=f"{self.disk_seconds:g}")
 
     def json(self) -> dict[str, Any]:
         """What the seconds are made of."""

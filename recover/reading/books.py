@@ -29,7 +29,8 @@ from formats.config.tables import read_consumer_offsets, read_delay_offsets
 from formats.record import MIN_RECORD_SIZE, TOPIC_SCHEDULE
 from recover.derived.expected import QueueKey
 from recover.derived.index_check import check_index
-from recover.findings.model import Finding, few, finding
+from recover.findings.code import N_
+from recover.findings.model import Finding, Phrase, few, finding
 from recover.log.scan import MISSING_FILE, Damage, LogView
 from recover.reading.end import ZEROED, indexed_after_end
 from recover.reading.lost import INDEXED, Losses, LostPosition, record_count
@@ -230,12 +231,12 @@ def _progress(topics: Topics) -> Iterator[tuple[QueueKey, str, int]]:
             read = read_consumer_offsets(text.value)
             for (topic, group), queues in read.offsets.items():
                 for queue_id, offset in queues.items() if topic not in otherwise else ():
-                    yield QueueKey(topic, queue_id), f"group {group}", offset
+                    yield QueueKey(topic, queue_id), Phrase("group {group}", group=group), offset
             for (topic, group), offset in read.lmq_offsets.items():
-                yield QueueKey(topic, 0), f"group {group}", offset
+                yield QueueKey(topic, 0), Phrase("group {group}", group=group), offset
         elif name == _DELAYS:
             for level, offset in read_delay_offsets(text.value).items():
-                yield QueueKey(TOPIC_SCHEDULE, level - 1), f"delay level {level}", offset
+                yield QueueKey(TOPIC_SCHEDULE, level - 1), Phrase("delay level {level}", level=level), offset
 
 
 def _is_first_life(log: LogView, number: int | None) -> bool:
@@ -255,7 +256,8 @@ def left_to_claim(claimed: Iterable[Claimed], account: Account) -> list[Claimed]
 
 def claimed_findings(claimed: list[Claimed], indexed: int) -> Iterator[Finding]:
     """Yield the finding of all claims, and of the messages after the end that the index alone names."""
-    sources = sorted({source for each in claimed for source in each.sources} | ({"the index"} if indexed else set()))
+    named = {source for each in claimed for source in each.sources}
+    sources = sorted(named | ({N_("the index")} if indexed else set()))
     if sources:
         yield finding(
             "commitlog-end-missing", COMMITLOG, None, by=few(sources),

@@ -219,6 +219,15 @@ class Split:
         """Whether the rows are elsewhere, and each record ends where the next one begins."""
         return self.summary is not None and self.summary.end - self.summary.first == self.summary.held
 
+    @property
+    def foreseen(self) -> Any:
+        """The answer to what was asked with the scan; None if nothing was, or if the rows are here."""
+        return None if self.summary is None else self.summary.foreseen
+
+    def wanted(self, rule: int) -> Wanted | None:
+        """Return the index units that the rows make under a rule, TAKE_KEYS or TAKE_ALL; None if the rows are here."""
+        return None if self.summary is None else self.summary.wanted[rule - native.TAKE_KEYS]
+
     def key_counts(self) -> tuple[int, int]:
         """Return how many index units the rows make, without those of tags and with them."""
         if self.summary is None:

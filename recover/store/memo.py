@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
+from recover.findings.phrase import Phrase
 from recover.store.reader import FileReader
 from recover.store.reading import power, times
 from recover.store.source import open_file
@@ -179,7 +180,8 @@ def _read(path: Path, item: EvidenceFile, progress: Callable[[int, int], None] |
         item.problem = str(error.strerror or error)
         return
     if at != item.size:
-        item.problem = f"its length changed from {item.size} to {at} while it was read"
+        item.problem = Phrase("its length changed from {before} to {after} while it was read", before=item.size,
+                              after=at)
         return
     item.sha256 = digest.hexdigest()
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import ast
 import errno
+import importlib
 import inspect
 import io
 import os
+import pkgutil
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -28,15 +30,21 @@ from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
+import formats
+from formats.basics import Layout
 from formats.config.tables import CONFIG_FILES
+from formats.record.grammar import RULES
 from mqtool import exits, words
 from mqtool.commands import COMMANDS, command_of
 from recover.broker.log_lines import ROWS
 from recover.broker.recovery import Mode
+from recover.drill import DRILLS
+from recover.export.trace import Stage
 from recover.findings import derived_codes, log_codes, store_codes
 from recover.findings.code import Remedy
 from recover.findings.log_codes import REASONS
 from recover.findings.model import CODES
+from recover.look.file import KINDS
 from recover.look.store import KNOWN_PARTS
 from recover.repair.config_repair import Action
 from recover.store.config_files import STATE_TEXT
@@ -54,7 +62,7 @@ REFUSALS = {"Refusal", "UsageRefusal", "NotAStore", "StaleRefusal", "Interrupted
 """Exceptions whose message and remedy are shown."""
 IN_ENGLISH = ("recover/cluster", "recover/derived", "recover/reading/facts.py")
 """Where refusals are still put together, in English alone."""
-MARKS = {"N_", "Phrase", *REFUSALS}
+MARKS = {"N_", "Phrase", "Check", "Item", *REFUSALS}
 """What of recover has literal arguments that are shown."""
 CALLS = {*MARKS, "_", "table", "Table", "facts", "Step", "dry_run"}
 """The same of mqtool."""
@@ -106,6 +114,11 @@ def _texts() -> Iterator[str]:
     for module in (log_codes, store_codes, derived_codes):
         yield from (text for text in vars(module).values() if isinstance(text, Remedy))
     yield from (file.lost for file in CONFIG_FILES)
+    yield from (drill.summary for drill in DRILLS.values())
+    yield from get_args(Stage)
+    yield from (kind.title for kind in KINDS.values())
+    yield from (rule.name for rule in RULES)
+    yield from (field.note for layout in _layouts() for field in layout.fields if " " in field.note)
     yield from map(os.strerror, ERRORS)
     yield from (what for what, _ in KNOWN_PARTS.values())
     for row in exits.TABLE:
@@ -119,6 +132,15 @@ def _texts() -> Iterator[str]:
     for folder, calls, columns in (ROOT, CALLS, CONSTANTS), (RECOVER, MARKS, frozenset[str]()):
         for path in sorted(folder.rglob("*.py")):
             yield from _literals(_parsed(path), calls, columns)
+
+
+def _layouts() -> Iterator[Layout[Any]]:
+    """The layouts of all files, which declare what each field means."""
+    for module in pkgutil.walk_packages(formats.__path__, "formats."):
+        if not module.name.startswith("formats.native"):
+            for value in vars(importlib.import_module(module.name)).values():
+                found = value.values() if isinstance(value, dict) else [value]
+                yield from (each for each in found if isinstance(each, Layout))
 
 
 def _literals(nodes: Iterable[ast.AST], calls: Collection[str], columns: Collection[str]) -> Iterator[str]:
