@@ -5,6 +5,7 @@ Written from the format reference to be read, not to be fast: whole files in mem
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import struct
@@ -21,6 +22,8 @@ INDEX_HEAD = struct.Struct(">qqqqii")
 INDEX_ENTRY = struct.Struct(">iqii")
 PROPERTY_CRC = b"__CRC32#\x01"
 TOPIC = re.compile(rb"[%|a-zA-Z0-9_-]+|(?:%RETRY%|%DLQ%|rmq_sys_)[!-~]+|[!-~]+_REPLY_TOPIC")
+#: Bytes of a file whose records are kept: tests ask for those of one store again and again.
+_KEPT = 4 << 20
 CHECKPOINT = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp", "master_flushed_offset",
               "confirm_phy_offset", "logics_physical_offset")
 #: Fields of a record with their bytes; None where another field says how many.
@@ -142,16 +145,34 @@ def record_at(file: bytes, position: int, base: int) -> Record | None:
 
 def chain(file: bytes, base: int, position: int = 0) -> Iterator[Record]:
     """Intact records one after another, from `position` up to whatever is no record."""
+    return iter(_first_chain(file, base)) if not position and len(file) <= _KEPT else _chain(file, base, position)
+
+
+def all_records(file: bytes, base: int) -> Iterator[Record]:
+    """Every intact record of a file, those after damage included: each chain, then the next place with a magic."""
+    return iter(_whole_file(file, base)) if len(file) <= _KEPT else _chains(file, base)
+
+
+@functools.lru_cache(16)
+def _first_chain(file: bytes, base: int) -> tuple[Record, ...]:
+    return tuple(_chain(file, base, 0))
+
+
+@functools.lru_cache(16)
+def _whole_file(file: bytes, base: int) -> tuple[Record, ...]:
+    return tuple(_chains(file, base))
+
+
+def _chain(file: bytes, base: int, position: int) -> Iterator[Record]:
     while (record := record_at(file, position, base)) is not None:
         yield record
         position += record.size
 
 
-def all_records(file: bytes, base: int) -> Iterator[Record]:
-    """Every intact record of a file, those after damage included: each chain, then the next place with a magic."""
+def _chains(file: bytes, base: int) -> Iterator[Record]:
     position = 0
     while True:
-        for record in chain(file, base, position):
+        for record in _chain(file, base, position):
             yield record
             position = record.phy_offset - base + record.size
         hits = [file.find(magic.to_bytes(4, "big"), position + 5) for magic in (V1, V2)]
