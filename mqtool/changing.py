@@ -189,7 +189,7 @@ def conclude(
     # opened again: the lists of files in `store` are from before the change
     opened = Store.open(store.root, store.options)
     try:
-        with engine.scan(out, opened, title="checking the result", known=known) as scan:
+        with engine.scan(out, opened, title=N_("checking the result"), known=known) as scan:
             report = verify(opened, scan)
             start = may_start(report, settings or settings_of_options(opened, report.analysis.log))
     except (Refusal, OSError) as error:
@@ -214,12 +214,12 @@ def conclude(
 
 
 def copy_with_progress(
-    out: Printer, sources: Sequence[tuple[Path, str]], target: Path, doing: str = "copying",
+    out: Printer, sources: Sequence[tuple[Path, str]], target: Path, doing: str = N_("copying"),
     without: Collection[Path] = (),
 ) -> None:
     with out.line() as line, exits.between_steps() as interrupted:
         copy_store(sources, target, interrupted=interrupted, without=without,
-                   progress=lambda path: line.show(f"{doing} {path}"))
+                   progress=lambda path: line.show(f"{_(doing)} {path}"))
 
 
 # --- the sequence --------------------------------------------------------------------------------

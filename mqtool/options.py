@@ -24,7 +24,7 @@ from mqtool.declared import OutputOptions, argument, flag, option, parse_size
 from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.printer import Printer, outside_store
 from mqtool.text import count, human_seconds, human_size
-from mqtool.words import _
+from mqtool.words import N_, _
 from recover.findings.code import Refusal, UsageRefusal
 from recover.findings.model import READS, Phrase, shell_line, without_secrets
 
@@ -262,7 +262,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def scan(
-        self, out: Printer, store: Store, *, title: str = "scanning", include_deleted: bool = False,
+        self, out: Printer, store: Store, *, title: str = N_("scanning"), include_deleted: bool = False,
         rebuilds: bool = False, known: KnownLog | None = None,
     ) -> Iterator[ScanOptions]:
         """Yield the scan options, with a progress line while the block runs. `known`: an earlier scan of the log."""

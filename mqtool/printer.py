@@ -300,13 +300,14 @@ class Printer:
 
     def progress(self, title: str, total: int) -> Progress:
         """The progress line of a scan of `total` bytes."""
-        return Progress(title, self.options.progress, self.stderr_console, total)
+        return Progress(_(title), self.options.progress, self.stderr_console, total)
 
     @contextmanager
     def steps(self, title: str) -> Iterator[Callable[[int, int, str], None]]:
         """Yield a function of (steps done, total, description of the next one) that updates a progress line."""
         with self.line() as line:
-            yield lambda done, total, what: line.show(f"{title}  step {min(done + 1, total)} of {total} · {what}")
+            yield lambda done, total, what: line.show(_("{title}  step {n} of {total} · {what}").format(
+                title=_(title), n=min(done + 1, total), total=total, what=what))
 
     def line(self) -> Line:
         return Line(self.options.progress, self.stderr_console)
@@ -588,13 +589,15 @@ class Progress(Line):
 
     def text(self) -> str:
         if self._queues:
-            return f"{self.title}  {self._queues:,} queues checked"
+            return _("{title}  {n} queues checked").format(title=self.title, n=f"{self._queues:,}")
         elapsed = max(time.monotonic() - self._start, 1e-6)
         share = f"{100 * self._done / self.total:3.0f} %  " if self.total else ""
-        parts = [f"{self.title}  {share}{human_size(self._done)} of {human_size(self.total)}",
-                 f"{human_size(int(self._done / elapsed))}/s"]
+        parts = [_("{title}  {share}{done} of {total}").format(
+            title=self.title, share=share, done=human_size(self._done), total=human_size(self.total)),
+            f"{human_size(int(self._done / elapsed))}/s"]
         if self._records:
-            parts.append(f"{self._records:,} records")
+            parts.append(_("{n} records").format(n=f"{self._records:,}"))
         if elapsed >= _WARM_UP and 0 < self._done < self.total:
-            parts.append(f"about {human_seconds(elapsed * (self.total - self._done) / self._done)} left")
+            parts.append(_("about {time} left").format(
+                time=human_seconds(elapsed * (self.total - self._done) / self._done)))
         return " · ".join(parts)

@@ -96,7 +96,7 @@ def _judged(
         steps = [step for number, (step, status) in enumerate(zip(plan.steps, run.statuses, strict=True))
                  if status != "done" and (not isinstance(step, Install) or run.staged(number).exists())]
     stamps = stamps_of(store.commitlog)
-    with engine.scan(out, store, title="counting what it costs") as scan:
+    with engine.scan(out, store, title=N_("counting what it costs")) as scan:
         before = verify(store, scan)
         settings, _assumed = settings_of(store, options.broker, None, [f"{k}={v}" for k, v in options.settings.items()])
         cost = cost_of(store, plan, before, settings, steps=steps)

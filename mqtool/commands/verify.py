@@ -17,7 +17,7 @@ from mqtool.options import EngineChoice, StoreChoice, argument, command, flag, o
 from mqtool.printer import Printer, outside_store, table
 from mqtool.screens.verdict import verify_line, verify_tables
 from mqtool.text import count, human_seconds, human_size
-from mqtool.words import _, retold, told
+from mqtool.words import N_, _, retold, told
 from recover.check.report import VerifyReport, verify as verify_store
 from recover.findings.code import UsageRefusal
 from recover.findings.model import Finding, finding
@@ -58,7 +58,7 @@ def verify(
     checkpoint, abort, config files, consumer offsets.
     """
     opened = store.settled(engine)
-    with engine.scan(out, opened, title="verifying", include_deleted=include_deleted) as scan:
+    with engine.scan(out, opened, title=N_("verifying"), include_deleted=include_deleted) as scan:
         report = verify_store(opened, scan, [part.value for part in only or Part])
         start = None if only else start_that_restores(report)
     document, code = report.json(), report.exit_code

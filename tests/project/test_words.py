@@ -112,6 +112,11 @@ def test_screens_are_chinese_on_request_and_documents_stay_english(line: tuple[s
     assert spoken.code == english.code == document.code
 
 
+def test_progress_is_chinese_on_request(struck: Path) -> None:
+    lines = mqtool("verify", struck, "--progress", "--lang", "zh_CN").stderr.splitlines()
+    assert lines and all(CHINESE.match(line) for line in lines) and "queues" not in " ".join(lines)
+
+
 def english_clauses(screen: str) -> list[str]:
     """Three English words in a row, outside of commands and heads of tables."""
     return re.findall(r"(?<![-/.\w])[A-Za-z]?[a-z]{2,}(?: [a-z]{2,}){2,}", re.sub(

@@ -64,7 +64,8 @@ IN_ENGLISH = ("recover/cluster", "recover/derived", "recover/reading/facts.py")
 """Where refusals are still put together, in English alone."""
 MARKS = {"N_", "Phrase", "Check", "Item", *REFUSALS}
 """What of recover has literal arguments that are shown."""
-CALLS = {*MARKS, "_", "table", "Table", "facts", "Step", "dry_run"}
+CALLS = {*MARKS, "_", "table", "Table", "facts", "Step", "dry_run", "progress", "steps", "step_by_step",
+         "copy_with_progress"}
 """The same of mqtool."""
 CONSTANTS = {"_GROUP_COLUMNS", "_QUEUES", "_INDEX", "_LOG", "_TITLES"}
 """Names of columns that are not written where the table is."""
