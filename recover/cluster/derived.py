@@ -132,12 +132,17 @@ class Cut(Struct, frozen=True):
         return np.asarray(rows["queue_offset"] // self.places[rows["queue"]])
 
     def packed(self, number: int, rows: Rows) -> Iterator[Chunk]:
-        """Yield a chunk for each group that these rows belong to."""
+        """Yield a chunk for each group that these rows belong to. They come queue by queue: runs of rows are moved."""
         parts = self.zeros[rows["queue"]] + self.parts(rows)
-        groups = self.groups[parts]
-        order = np.lexsort((parts, groups))
+        edges = np.r_[0, np.flatnonzero(np.diff(parts)) + 1, rows.size]
+        firsts = parts[edges[:-1]] if rows.size else parts
+        groups = self.groups[firsts]
+        order = np.lexsort((firsts, groups))
         for some in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1) if rows.size else ():
-            yield int(groups[some[0]]), (number, pack_rows(rows[some]))
+            ranges = zip(edges[some].tolist(), edges[some + 1].tolist(), strict=True)
+            # as bytes: rows would be copied column by column
+            runs = np.concatenate([rows[start:stop].view(np.uint8) for start, stop in ranges]).view(EXPECTED)
+            yield int(groups[some[0]]), (number, pack_rows(runs))
 
 
 class QueueChunks(Struct, frozen=True):
@@ -312,11 +317,12 @@ class IndexChunks(Struct, frozen=True):
             return
         stream = IndexStream([split])
         stream.tags = self.tags
-        rows, places = np.repeat(np.arange(split.size), stream.wanted(0)), stream.asked(0)
+        ends, places = np.r_[0, np.cumsum(stream.wanted(0))], stream.asked(0)
         for file, start, stop in spans:
-            own, counts = np.unique(rows[start:stop], return_counts=True)
+            counts = np.diff(np.clip(ends, start, stop))
+            own = np.flatnonzero(counts)
             keys = split.records[own]
-            keys["hashes"] = counts
+            keys["hashes"] = counts[own]
             packed = pack_rows(keys[_OF_KEYS])
             yield file, (number, msgpack.encode((packed, split.hashes[places[start:stop]].tobytes())))
 
