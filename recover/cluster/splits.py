@@ -22,10 +22,11 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, msgpack
 
-from formats.native.index import TAKE_ALL, TAKE_KEYS, wanted_of
+from formats.native.index import wanted_of
 from formats.native.rows import TOTALS, new_tally, tally_rows
 from formats.record.rows import RECORD
 from recover.cluster.jobs import Job, TaskReads, Views, enter, run_job, watch
+from recover.derived.index_keys import RULES
 from recover.log.file_scan import SplitRange, SplitScan, scan_split
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split
@@ -127,15 +128,15 @@ def summary_of(
     tally, totals = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
     tally_rows(np.asarray(split.records), seed, tally, totals)
     times, held = split.records["store_timestamp"], int(split.records["size"].sum(dtype=np.int64))
-    keys, every = (wanted_by(split.records, rule) for rule in (TAKE_KEYS, TAKE_ALL))
+    keys, every = (wanted_by(split.records, take) for take in RULES.values())
     return Summary(split.size, split.first, split.last, split.end, held, split.hash_count, (keys, every),
                    int(times[0]), int(times.min()), tuple(times[-3:].tolist()), tally, totals,
                    None if foresight is None else foresight(split))
 
 
-def wanted_by(records: Rows, rule: int) -> Wanted:
-    """Return the index units that rows make under a rule, TAKE_KEYS or TAKE_ALL."""
-    wanted = wanted_of(records, np.array([rule], dtype=np.uint8))
+def wanted_by(records: Rows, take: Rows) -> Wanted:
+    """Return the index units that rows make under one of `RULES`."""
+    wanted = wanted_of(records, take)
     rows = np.flatnonzero(wanted)
     edges = records["phy_offset"][rows[[0, -1]]].tolist() if rows.size else (0, 0)
     return Wanted(int(wanted.sum()), rows.size, *edges)

@@ -178,7 +178,7 @@ class IndexReport(Struct):
 
 class Compared(Struct):
     """A file that holds what the log calls for: its verdict, the spans of its keys, and the time difference (seconds)
-    of its first unit to the end of the previous file."""
+    of its first unit to the end of the previous file, -1 if that unit has expired."""
 
     verdict: IndexFileVerdict
     spans: list[tuple[int, Span]]
@@ -226,7 +226,7 @@ def compare_file(
         start = int(numbers.starts[split]) + before
         if start + live > numbers.total:
             continue
-        spans = numbers.unit_spans(rule, start, live, header.begin_timestamp, head.first_seconds, header.end_phy_offset)
+        spans = numbers.unit_spans(rule, start, live, header.begin_timestamp, head.seconds, header.end_phy_offset)
         if not stream.knows(spans):
             # a few units tell which rule holds
             first = structs.replace(spans[0][1], count=min(spans[0][1].count, _PROBE_UNITS))
@@ -266,20 +266,14 @@ class _Head(Struct, frozen=True):
 
     @property
     def seconds(self) -> int:
-        """The time difference of the file's first unit, 0 if that has expired."""
-        return 0 if self.expired else self.unit.time_diff
-
-    @property
-    def first_seconds(self) -> int:
-        """The time difference of the first live unit if that is the file's first; else -1."""
+        """The time difference of the file's first unit, -1 if that has expired."""
         return -1 if self.expired else self.unit.time_diff
 
     @property
     def stretch(self) -> Stretch:
         """The keys of the file, as far as its begin tells."""
         unit, header = self.unit, self.header
-        return Stretch(unit.phy_offset, unit.key_hash, header.begin_timestamp, self.first_seconds,
-                       header.end_phy_offset)
+        return Stretch(unit.phy_offset, unit.key_hash, header.begin_timestamp, self.seconds, header.end_phy_offset)
 
     def agrees(self, timestamp: int) -> bool:
         """Whether the header says what the first units say; `timestamp`: that of the first live message."""
@@ -676,8 +670,7 @@ def check_index(store: Store, log: LogView) -> IndexReport:
     geometry = index_geometry(store, listing)
     report = IndexReport(listing, geometry, stream)
     found = report.findings = [odd_index_name(store, odd) for odd in listing.odd]
-    if any(not split.is_here for split in stream.splits):
-        stream.foresee(_stretches(listing.files, geometry, log.min_offset))
+    stream.foresight = partial(_stretches, listing.files, geometry, log.min_offset)
     compared: Iterator[Compared | OSError | None] = repeat(None) if geometry is None else compare_files(
         listing.files, geometry, stream, log.min_offset, _totals_there(log, listing.files, geometry))
     for file, beside in zip(listing.files, compared, strict=False):

@@ -147,9 +147,7 @@ class SplitKeys:
 
     def up_to(self, phy_offset: int, take: Rows) -> int:
         """Return the number of keys of the records up to the one at `phy_offset`."""
-        row = int(np.searchsorted(self.records["phy_offset"], phy_offset, side="right"))
-        return int(self.ends(take)[row]) if row < self.records.size else native.count_wanted(
-            self.records, take, np.zeros(0, dtype=np.int64))
+        return int(self.ends(take)[np.searchsorted(self.records["phy_offset"], phy_offset, side="right")])
 
     def find(self, phy_offset: int, key_hash: int) -> tuple[int, int] | None:
         """Return row and key of the record, of the first key with that hash of the intact record at `phy_offset`; None
@@ -290,7 +288,8 @@ def foreseen(stretches: tuple[Stretch, ...], seed: int, split: Split) -> Foresee
     stops = [*(before for before, _ in begun[1:]), split.key_counts()]
     for (firsts, it), nexts in zip(begun, stops, strict=True) if begun else ():
         for rule, first, stop in zip(RULES, firsts, nexts, strict=True):
-            count = min(stop, keys.up_to(it.end_offset, RULES[rule])) - first
+            # most files end in another split, and then nothing is counted here
+            count = min(stop, keys.up_to(it.end_offset, RULES[rule]) if it.end_offset < split.last else stop) - first
             if count > 0:
                 span = Span(rule, first, count, it.begin, it.seconds, it.end_offset, seed)
                 sums[span] = keys.sum(span)
@@ -356,6 +355,8 @@ class IndexStream:
         self._marked: dict[int, list[Span]] = {}
         self._counts: dict[int, tuple[int, int]] = {}
         self._answers: dict[int, Foreseen] = {}
+        self.foresight: Callable[[], Stretches] | None = None
+        """What to ask all splits elsewhere about, once, when the first file needs it."""
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -448,12 +449,16 @@ class IndexStream:
         """Return the number of the split that holds the record at `phy_offset`, and the `head_of` it."""
         for number in self.overlapping(phy_offset, phy_offset):
             found = self._foreseen(number).heads.get((phy_offset, key_hash))
+            if found is None and self.foresight is not None and not self.splits[number].is_here:
+                stretches, self.foresight = self.foresight(), None
+                self._foresee(stretches)
+                found = self._foreseen(number).heads.get((phy_offset, key_hash))
             if found is None:
                 (found,) = yield [(self.splits[number], partial(head_of, phy_offset, key_hash))]
             return None if found is None else (number, found)
         return None
 
-    def foresee(self, stretches: Stretches) -> None:
+    def _foresee(self, stretches: Stretches) -> None:
         """Ask those splits about stretches whose rows are elsewhere, and that were not asked with the scan."""
         asked = [(number, (split, question)) for number, split in enumerate(self.splits)
                  if self._foreseen(number).stretches != stretches.between(split.first, split.end)
